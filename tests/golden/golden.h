@@ -61,8 +61,8 @@ void golden_judge(golden_file *file, const char *what, const m2_tensor *ours, co
                   const char *truth, double factor);
 /* The same with values at hand. */
 void golden_judge_values(golden_run *run, const char *name, const void *ours, m2_dtype ours_dtype,
-                         double reference_error, const void *truth, m2_dtype truth_dtype,
-                         int64_t n, double factor, double floor);
+                         double reference_error, const void *truth, m2_dtype truth_dtype, int64_t n,
+                         double factor, double floor);
 double golden_relative_error(const void *x, m2_dtype x_dtype, const void *truth,
                              m2_dtype truth_dtype, int64_t n);
 /* Bytes that must be equal. */
@@ -77,6 +77,7 @@ void golden_skip(golden_run *run, const char *name, const char *reason);
 typedef void golden_component(golden_run *run, const char *dir);
 golden_component golden_check_dit, golden_check_ops, golden_check_sampler, golden_check_text,
     golden_check_tokenizer, golden_check_prompt, golden_check_turbo, golden_check_audio,
-    golden_check_rng, golden_check_checkpoint, golden_check_e2e, golden_check_demo_e2e;
+    golden_check_rng, golden_check_checkpoint, golden_check_e2e, golden_check_demo_e2e,
+    golden_check_video;
 
 #endif
