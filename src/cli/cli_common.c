@@ -1,0 +1,200 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT_BYTES_MAX ((size_t)64 << 20)
+
+void m2_cli_json_string(FILE *stream, const char *text)
+{
+    fputc('"', stream);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(stream, "\\%c", *c);
+        else if (*c == '\n')
+            fputs("\\n", stream);
+        else if (*c < 0x20)
+            fprintf(stream, "\\u%04x", *c);
+        else
+            fputc(*c, stream);
+    }
+    fputc('"', stream);
+}
+
+static int print_failure(const m2_options *options, int code, const char *text)
+{
+    if (options && m2_options_has(options, M2_OPT_JSON)) {
+        fprintf(stdout, "{\"event\":\"error\",\"exit\":%d,\"message\":", code);
+        m2_cli_json_string(stdout, text);
+        fputs("}\n", stdout);
+        fflush(stdout);
+    }
+    fprintf(stderr, "magi2: %s\n", text);
+    return code;
+}
+
+int m2_cli_fail(const m2_options *options, int code)
+{
+    const char *text = magi2_last_error();
+    return print_failure(options, code, *text ? text : "failed");
+}
+
+int m2_cli_usage(const m2_options *options, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return print_failure(options, M2_EXIT_USAGE, text);
+}
+
+const char *m2_cli_model_dir(const m2_options *options)
+{
+    if (m2_options_has(options, M2_OPT_MODEL)) return options->values[M2_OPT_MODEL];
+    const char *from_environment = getenv("MAGI2_MODEL");
+    if (from_environment && *from_environment) return from_environment;
+    /* Installed beside the program, else where it was built. */
+    static char path[4096];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    if (n > 0) {
+        path[n] = '\0';
+        char *slash = strrchr(path, '/');
+        if (slash) {
+            strcpy(slash, "/../share/magi2/demo");
+            if (access(path, R_OK) == 0) return path;
+        }
+    }
+    return MAGI2_DEMO_DIR;
+}
+
+char *m2_cli_read_text(const m2_options *options, const char *path, const char *option)
+{
+    const int is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "rb");
+    if (!file) {
+        m2_cli_usage(options, "--%s %s: cannot open: %s", option, path, strerror(errno));
+        return NULL;
+    }
+    char *text = malloc(TEXT_BYTES_MAX + 1);
+    const size_t n = text ? fread(text, 1, TEXT_BYTES_MAX + 1, file) : 0;
+    const int has_failed = !text || ferror(file);
+    if (!is_stdin) fclose(file);
+    if (has_failed || n > TEXT_BYTES_MAX) {
+        m2_cli_usage(options, "--%s %s: %s", option, path,
+                     has_failed ? "cannot be read" : "is larger than 64 MiB; not a prompt");
+        free(text);
+        return NULL;
+    }
+    text[n] = '\0';
+    if (memchr(text, '\0', n)) {
+        m2_cli_usage(options, "--%s %s: holds a NUL byte; give a UTF-8 text file", option, path);
+        free(text);
+        return NULL;
+    }
+    char *exact = realloc(text, n + 1);
+    return exact ? exact : text;
+}
+
+char *m2_cli_prompt(const m2_options *options, int *code_out)
+{
+    *code_out = M2_EXIT_USAGE;
+    const char *inline_text = options->values[M2_OPT_PROMPT];
+    const char *path = options->values[M2_OPT_PROMPT_FILE];
+    if (!inline_text == !path) {
+        m2_cli_usage(options, inline_text ? "--prompt and --prompt-file are both given; use one"
+                                          : "no prompt; use --prompt TEXT or --prompt-file FILE");
+        return NULL;
+    }
+    char *text = inline_text ? strdup(inline_text) : m2_cli_read_text(options, path, "prompt-file");
+    if (text && !*text) {
+        m2_cli_usage(options, "the prompt is empty; say what to show");
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+void m2_cli_log(void *user, magi2_log_level level, const char *component, const char *text)
+{
+    static const char *const names[] = { "error", "warning", "info", "debug" };
+    (void)user;
+    if (level == MAGI2_LOG_ERROR) return; /* printed once, by the command, at the end */
+    fprintf(stderr, "%s %s: %s\n", names[level], component, text);
+}
+
+magi2_log_level m2_cli_log_level(const m2_options *options)
+{
+    if (m2_options_has(options, M2_OPT_QUIET)) return MAGI2_LOG_ERROR;
+    return m2_options_has(options, M2_OPT_VERBOSE) ? MAGI2_LOG_DEBUG : MAGI2_LOG_WARNING;
+}
+
+int m2_cli_engine_params(const m2_options *options, magi2_params *params)
+{
+    int64_t threads = 0;
+    magi2_params_init(params);
+    params->model_dir = m2_cli_model_dir(options);
+    if (m2_options_int(options, M2_OPT_THREADS, 1, 1024, 0, &threads) != M2_OK ||
+        m2_options_bytes(options, M2_OPT_RAM_LIMIT, &params->ram_limit) != M2_OK)
+        return m2_cli_fail(options, M2_EXIT_USAGE);
+    params->n_threads = (int)threads;
+    if (m2_options_has(options, M2_OPT_BACKEND)) params->backend = options->values[M2_OPT_BACKEND];
+    params->isa = options->values[M2_OPT_ISA];
+    params->log = m2_cli_log;
+    params->log_level = m2_cli_log_level(options);
+    return 0;
+}
+
+int m2_cli_exit_code(magi2_status status)
+{
+    switch (status) {
+    case MAGI2_OK:
+        return M2_EXIT_DONE;
+    case MAGI2_ERR_ARG:
+    case MAGI2_ERR_UNSUPPORTED:
+        return M2_EXIT_USAGE;
+    case MAGI2_ERR_INTERRUPTED:
+        return M2_EXIT_INTERRUPTED;
+    default:
+        return M2_EXIT_FAILED;
+    }
+}
+
+/* ---- Ctrl-C ---- */
+
+static volatile int cancel_flag;
+
+static void on_signal(int signal_number)
+{
+    if (cancel_flag) {
+        magi2_remove_temp_files();
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+        return;
+    }
+    cancel_flag = 1;
+    static const char text[] = "\nmagi2: stopping after this step; once more ends at once\n";
+    const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+void m2_cli_catch_signals(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_NODEFER; /* the second one re-raises itself from inside the handler */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+const volatile int *m2_cli_cancel_flag(void)
+{
+    return &cancel_flag;
+}

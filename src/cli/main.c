@@ -1,0 +1,98 @@
+/* main.c - finds the command and hands over. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command_row {
+    const char *name;
+    unsigned command;
+    int (*run)(const m2_options *options);
+    const char *operands; /* NULL: takes none */
+    const char *job;
+    const char *not_built; /* why it is refused; NULL: built */
+} command_row;
+
+static const command_row commands[] = {
+    { "generate", M2_CMD_GENERATE, m2_cmd_generate, NULL, "one clip from a prompt", NULL },
+    { "decode", M2_CMD_DECODE, m2_cmd_decode, "LATENT.safetensors",
+      "a saved latent or state file to mp4", NULL },
+    { "inspect", M2_CMD_INSPECT, m2_cmd_inspect, "[PATH]",
+      "what a checkpoint holds; strict check against the model tables", NULL },
+    { "tokenize", M2_CMD_TOKENIZE, m2_cmd_tokenize, NULL,
+      "prompt to ids, as the encoder will see them", NULL },
+    { "doctor", M2_CMD_DOCTOR, m2_cmd_doctor, NULL, "this machine on one page", NULL },
+    { "serve", 0, NULL, NULL, "the HTTP server", "the server is not built yet" },
+    { "bench", 0, NULL, NULL, "measure", "the bench commands are not built yet" },
+    { "plan", 0, NULL, NULL, "what a model needs on given hardware",
+      "the plan command is not built yet; generate refuses what does not fit before it loads" },
+    { "quantize", 0, NULL, NULL, "write a smaller checkpoint", "quantize is not built yet" },
+    { "compare", 0, NULL, NULL, "two runs' saved arrays", "compare is not built yet" },
+};
+#define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
+
+static void print_usage(FILE *stream)
+{
+    fprintf(stream,
+            "magi2 %s - MAGI-2 Preview: a prompt in, ten seconds of video with sound out\n\n"
+            "usage: magi2 COMMAND [options]\n\n",
+            magi2_version());
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(stream, "  %-10s %s%s\n", commands[i].name,
+                commands[i].not_built ? "[not built yet] " : "", commands[i].job);
+    fprintf(stream,
+            "\nmagi2 COMMAND --help lists a command's options.\n"
+            "Environment: MAGI2_MODEL, the checkpoint root where --model is not given.\n"
+            "Exit: 0 done, 1 failed while running, 2 wrong usage, 3 interrupted, state saved.\n");
+}
+
+static int run_command(const command_row *row, int argc, char **argv)
+{
+    if (row->not_built) {
+        fprintf(stderr, "magi2 %s: %s\n", row->name, row->not_built);
+        return M2_EXIT_USAGE;
+    }
+    m2_options options;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) break;
+        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+        printf("usage: magi2 %s [options]%s%s\n%s\n\n", row->name, row->operands ? " " : "",
+               row->operands ? row->operands : "", row->job);
+        m2_options_print_help(stdout, row->command);
+        return M2_EXIT_DONE;
+    }
+    if (m2_options_parse(&options, row->command, argc, argv, 2) != M2_OK)
+        return m2_cli_fail(NULL, M2_EXIT_USAGE);
+    if (options.n_operands > (row->operands ? 1 : 0))
+        return m2_cli_usage(&options,
+                            "%s: unexpected argument '%s'; a prompt goes behind --prompt, "
+                            "quoted",
+                            row->name, options.operands[row->operands ? 1 : 0]);
+    if (m2_options_has(&options, M2_OPT_QUIET) && m2_options_has(&options, M2_OPT_VERBOSE))
+        return m2_cli_usage(&options, "--quiet and --verbose are both given; use one");
+    magi2_install_map_guard();
+    m2_cli_catch_signals();
+    return row->run(&options);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return M2_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return M2_EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+        printf("magi2 %s\n", magi2_version());
+        return M2_EXIT_DONE;
+    }
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
+    }
+    fprintf(stderr, "magi2: unknown command '%s'; magi2 --help lists them\n", argv[1]);
+    return M2_EXIT_USAGE;
+}

@@ -1,0 +1,97 @@
+#include "core/temp_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The one piece of process-wide state: a signal handler has no context to find it through. */
+#define SLOTS 32
+static struct {
+    atomic_int is_used;
+    char path[M2_TEMP_PATH_MAX];
+} slots[SLOTS];
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int take_slot(const char *path)
+{
+    int taken = -1;
+    pthread_mutex_lock(&slots_lock);
+    for (int i = 0; i < SLOTS && taken < 0; i++) {
+        if (atomic_load(&slots[i].is_used)) continue;
+        snprintf(slots[i].path, sizeof slots[i].path, "%s", path);
+        atomic_store(&slots[i].is_used, 1);
+        taken = i;
+    }
+    pthread_mutex_unlock(&slots_lock);
+    return taken;
+}
+
+static void free_slot(m2_temp_file *file)
+{
+    if (file->slot >= 0) atomic_store(&slots[file->slot].is_used, 0);
+    file->slot = -1;
+    file->path[0] = '\0';
+}
+
+m2_status m2_temp_create(m2_temp_file *file, const char *target)
+{
+    file->slot = -1;
+    file->path[0] = '\0';
+    if (strlen(target) + 32 > sizeof file->target)
+        return m2_fail(M2_ERR_ARG, "%.200s...: the file name is too long", target);
+    struct stat info;
+    if (stat(target, &info) == 0 && S_ISDIR(info.st_mode))
+        return m2_fail(M2_ERR_IO, "%s: is a directory; give the name of a file", target);
+    snprintf(file->target, sizeof file->target, "%s", target);
+    /* Hidden, so that a listing of results does not show it. */
+    const char *slash = strrchr(target, '/');
+    const int dir = slash ? (int)(slash - target) + 1 : 0;
+    snprintf(file->path, sizeof file->path, "%.*s.%s.XXXXXX", dir, target, target + dir);
+    const int fd = mkstemp(file->path);
+    if (fd < 0) {
+        const int error = errno;
+        file->path[0] = '\0';
+        return m2_fail(M2_ERR_IO, "%s: cannot be written: %s", target, strerror(error));
+    }
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(fd, 0666 & ~mask);
+    close(fd);
+    file->slot = take_slot(file->path);
+    return M2_OK;
+}
+
+m2_status m2_temp_commit(m2_temp_file *file)
+{
+    const int fd = open(file->path, O_RDWR | O_CLOEXEC);
+    int error = 0;
+    if (fd < 0 || fsync(fd) != 0) error = errno;
+    if (fd >= 0) close(fd);
+    if (!error && rename(file->path, file->target) != 0) error = errno;
+    if (error) {
+        m2_temp_discard(file);
+        return m2_fail(M2_ERR_IO, "%s: cannot be written: %s", file->target, strerror(error));
+    }
+    free_slot(file);
+    return M2_OK;
+}
+
+void m2_temp_discard(m2_temp_file *file)
+{
+    if (!file || !file->path[0]) return;
+    unlink(file->path);
+    free_slot(file);
+}
+
+void m2_temp_remove_all(void)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        if (atomic_load(&slots[i].is_used)) unlink(slots[i].path);
+    }
+}

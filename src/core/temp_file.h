@@ -1,0 +1,33 @@
+/* temp_file.h - files that appear under their name only when whole.
+ *
+ * A file is written beside its target and renamed at the end.  Files under way are kept in a small
+ * table, so that a process that must end at once (a second Ctrl-C, a lost page) can still remove
+ * them: m2_temp_remove_all() may be called from a signal handler.
+ *
+ * Threads  safe.
+ */
+#ifndef M2_CORE_TEMP_FILE_H
+#define M2_CORE_TEMP_FILE_H
+
+#include "core/status.h"
+
+#define M2_TEMP_PATH_MAX 4096
+
+typedef struct m2_temp_file {
+    char path[M2_TEMP_PATH_MAX];   /* write here            */
+    char target[M2_TEMP_PATH_MAX]; /* and it will become it */
+    int slot;                      /* private               */
+} m2_temp_file;
+
+/* Choose a free name beside `target` and create the file there, empty.
+ * Errors  M2_ERR_IO: the directory does not exist or cannot be written; M2_ERR_ARG: name too long */
+m2_status m2_temp_create(m2_temp_file *file, const char *target);
+/* Flush to the disk and rename over the target.  On an error the file is removed. */
+m2_status m2_temp_commit(m2_temp_file *file);
+/* Remove it; nothing happens after a commit or a discard. */
+void m2_temp_discard(m2_temp_file *file);
+
+/* Remove every file under way.  Async-signal-safe. */
+void m2_temp_remove_all(void);
+
+#endif
