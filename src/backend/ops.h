@@ -319,7 +319,9 @@ typedef struct m2_gated_delta_rule_args {
     m2_tensor *scratch;       /* [m2_gated_delta_scratch(...)] f32                         */
     m2_tensor *o;             /* [n, Hv, dv] act                                           */
 } m2_gated_delta_rule_args;
-int64_t m2_gated_delta_scratch(int64_t n, int n_value_heads, int key_dim, int value_dim);
+/* Elements of `scratch`. */
+int64_t m2_gated_delta_scratch(int64_t n, int n_key_heads, int key_dim, int n_value_heads,
+                               int value_dim, int use_chunks);
 
 /* y = round(round(w * round(o * rsqrt(mean o^2 + eps))) * silu(z)), per head. */
 typedef struct m2_gated_rms_norm_args {
@@ -329,6 +331,13 @@ typedef struct m2_gated_rms_norm_args {
     float eps;
     m2_tensor *y;       /* [n, Hv * dv] act  */
 } m2_gated_rms_norm_args;
+
+/* y = (sum of x[idx[i]], f32 in the order of idx) * (1 / n), rounded; zeros if n is 0. */
+typedef struct m2_mean_rows_args {
+    const m2_tensor *x;   /* [rows, width] act */
+    const m2_tensor *idx; /* [n] i32           */
+    m2_tensor *y;         /* [width] act       */
+} m2_mean_rows_args;
 
 /* ---- decoders (channels last) ----------------------------------------------------------------- */
 
@@ -421,7 +430,7 @@ typedef struct m2_snake_args {
     X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
     X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(combine)                                \
     X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul) X(causal_conv_silu)           \
-    X(gated_delta_rule) X(gated_rms_norm)                                                          \
+    X(gated_delta_rule) X(gated_rms_norm) X(mean_rows)                                             \
     X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act) X(upsample_nearest) X(split_time)       \
     X(pixel_shuffle) X(denormalise) X(frames_u8) X(snake)
 
