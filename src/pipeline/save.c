@@ -42,8 +42,8 @@ m2_status m2_save_array(m2_save *save, const char *name, const m2_tensor *tensor
     if (snprintf(path, sizeof path, "%s/%s.safetensors", save->dir, name) >= (int)sizeof path)
         return m2_fail(M2_ERR_ARG, "%s: the path is too long", save->dir);
     M2_TRY(m2_sha256_of(tensor->data, m2_tensor_bytes(tensor), digest));
-    M2_TRY(m2_safetensors_write(path, &(m2_named_tensor){ .name = name, .tensor = *tensor }, 1, NULL,
-                                0));
+    M2_TRY(m2_safetensors_write(path, &(m2_named_tensor){ .name = name, .tensor = *tensor }, 1,
+                                NULL, 0));
     json_t *shape = json_array();
     for (int i = 0; i < tensor->n_dims; i++)
         json_array_append_new(shape, json_integer(tensor->shape[i]));

@@ -13,7 +13,8 @@ static m2_status pick_number(double asked, double fallback, double low, double h
 {
     *value_out = asked == MAGI2_DEFAULT ? fallback : asked;
     if (!isfinite(*value_out) || *value_out < low || *value_out > high)
-        return m2_fail(M2_ERR_ARG, "%s is %g; it must be from %g to %g", name, *value_out, low, high);
+        return m2_fail(M2_ERR_ARG, "%s is %g; it must be from %g to %g", name, *value_out, low,
+                       high);
     return M2_OK;
 }
 
@@ -103,7 +104,8 @@ m2_status m2_settings_resolve(const m2_model_config *config, const magi2_request
         request->n_steps == MAGI2_DEFAULT ? config->eval.num_inference_steps : request->n_steps;
     if (settings.n_steps < 1 || settings.n_steps > STEPS_MAX)
         return m2_fail(M2_ERR_ARG, "%d steps: must be from 1 to %d", settings.n_steps, STEPS_MAX);
-    M2_TRY(pick_number(request->shift, config->eval.shift, 1e-6, 1e6, "the shift", &settings.shift));
+    M2_TRY(
+        pick_number(request->shift, config->eval.shift, 1e-6, 1e6, "the shift", &settings.shift));
     M2_TRY(resolve_guidance(&config->eval, request, &settings));
     M2_TRY(resolve_seed(config, request, &settings));
     settings.noise_sms = request->noise_sms;
@@ -138,7 +140,8 @@ void m2_settings_text(const m2_settings *settings, char *text, size_t bytes)
     if (settings->use_skim && n < (int)bytes)
         n += snprintf(text + n, bytes - (size_t)n, "; skim=%g", settings->skim_scale);
     if (n >= (int)bytes) return;
-    if (settings->has_given_noise) snprintf(text + n, bytes - (size_t)n, "; noise=given");
+    if (settings->has_given_noise)
+        snprintf(text + n, bytes - (size_t)n, "; noise=given");
     else
         snprintf(text + n, bytes - (size_t)n, "; seed=%lld; noise_grid=%dx%d",
                  (long long)settings->seed, settings->noise_sms, settings->noise_threads);

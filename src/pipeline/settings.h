@@ -15,13 +15,13 @@
 
 typedef struct m2_settings {
     char tier[32];
-    int width, height;              /* of the decoded frames                            */
+    int width, height;               /* of the decoded frames                            */
     int output_width, output_height; /* of the file; equal to the decoded size unless asked */
     int latent_channels, latent_frames, latent_height, latent_width;
-    int n_audio;                    /* audio latents                                    */
+    int n_audio; /* audio latents                                    */
     int audio_channels;
-    int n_frames;                   /* 4 * latent_frames - 3                            */
-    int fps_num, fps_den;           /* 25/2                                             */
+    int n_frames;         /* 4 * latent_frames - 3                            */
+    int fps_num, fps_den; /* 25/2                                             */
     int n_steps;
     double shift;
     double guidance_video, guidance_audio, guidance_rescale;
@@ -32,7 +32,7 @@ typedef struct m2_settings {
     int use_skim;
     double skim_scale;
     int use_negative;
-    int64_t seed;                   /* the one used                                     */
+    int64_t seed; /* the one used                                     */
     int noise_sms, noise_threads;
     int has_given_noise;
 } m2_settings;

@@ -1,0 +1,104 @@
+#include "support/check.h"
+
+#include "core/temp_file.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static int count_files(const char *dir)
+{
+    int n = 0;
+    DIR *handle = opendir(dir);
+    for (struct dirent *entry; (entry = readdir(handle));)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(handle);
+    return n;
+}
+
+/* Catches a target that is touched before the new file is whole. */
+static void the_target_changes_only_at_commit(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char target[300], text[16] = "";
+    snprintf(target, sizeof target, "%s/out.txt", dir);
+    write_text(target, "old");
+    m2_temp_file file;
+    check_ok(m2_temp_create(&file, target));
+    write_text(file.path, "new");
+    FILE *stream = fopen(target, "rb");
+    assert_non_null(fgets(text, sizeof text, stream));
+    fclose(stream);
+    assert_string_equal(text, "old");
+    check_ok(m2_temp_commit(&file));
+    stream = fopen(target, "rb");
+    assert_non_null(fgets(text, sizeof text, stream));
+    fclose(stream);
+    assert_string_equal(text, "new");
+    assert_int_equal(count_files(dir), 1);
+    m2_test_remove_tree(dir);
+}
+
+static void a_discarded_file_leaves_nothing(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char target[300];
+    snprintf(target, sizeof target, "%s/out.txt", dir);
+    m2_temp_file file;
+    check_ok(m2_temp_create(&file, target));
+    assert_int_equal(count_files(dir), 1);
+    m2_temp_discard(&file);
+    m2_temp_discard(&file);
+    assert_int_equal(count_files(dir), 0);
+    m2_test_remove_tree(dir);
+}
+
+/* Catches files that stay behind when a process must end at once. */
+static void files_under_way_can_all_be_removed(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    m2_temp_file files[3];
+    for (int i = 0; i < 3; i++) {
+        char target[300];
+        snprintf(target, sizeof target, "%s/%d", dir, i);
+        check_ok(m2_temp_create(&files[i], target));
+    }
+    check_ok(m2_temp_commit(&files[1]));
+    m2_temp_remove_all();
+    assert_int_equal(count_files(dir), 1);
+    for (int i = 0; i < 3; i++) m2_temp_discard(&files[i]);
+    m2_test_remove_tree(dir);
+}
+
+static void a_missing_directory_is_named(void **state)
+{
+    (void)state;
+    m2_temp_file file;
+    check_fails(m2_temp_create(&file, "/nonexistent/dir/out.mp4"), M2_ERR_IO,
+                "/nonexistent/dir/out.mp4");
+    check_fails(m2_temp_create(&file, "/tmp"), M2_ERR_IO, "is a directory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_target_changes_only_at_commit),
+        cmocka_unit_test(a_discarded_file_leaves_nothing),
+        cmocka_unit_test(files_under_way_can_all_be_removed),
+        cmocka_unit_test(a_missing_directory_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
