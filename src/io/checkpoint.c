@@ -86,6 +86,18 @@ int m2_ckpt_shape_bytes(const int64_t *shape, int n_dims, m2_dtype dtype, int64_
     return 1;
 }
 
+int m2_ckpt_utf8_bytes(const unsigned char *s, size_t left)
+{
+    if (s[0] < 0x80) return 1;
+    const int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || left < (size_t)n) return 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
+    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    return n;
+}
+
 void m2_ckpt_set_data(m2_ckpt_tensor *tensor)
 {
     int64_t row = 1;
@@ -144,6 +156,23 @@ const m2_ckpt_tensor *m2_checkpoint_find(const m2_checkpoint *checkpoint, const 
     return NULL;
 }
 
+int m2_checkpoint_has_prefix(const m2_checkpoint *checkpoint, const char *prefix)
+{
+    int64_t low = 0, high = checkpoint->n_tensors;
+    const size_t bytes = strlen(prefix);
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const m2_ckpt_tensor *tensor = &checkpoint->tensors[checkpoint->by_name[middle]];
+        const int order = strncmp(tensor->name, prefix, bytes);
+        if (order == 0) return 1;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static int ends_with(const char *text, const char *end)
@@ -157,6 +186,9 @@ static m2_status add_file(m2_checkpoint *checkpoint, const char *path)
     if (ends_with(path, ".json")) return m2_sharded_add(checkpoint, path);
     const m2_map *map = NULL;
     M2_TRY(m2_ckpt_map(checkpoint, path, &map));
+    /* A safetensors file could begin with these bytes only if its header were 67 MB. */
+    if (map->bytes > 8 && memcmp(map->data, "PK\3\4", 4) == 0 && map->data[8] != '{')
+        return m2_torch_zip_add(checkpoint, map);
     return m2_safetensors_add(checkpoint, map);
 }
 
@@ -230,12 +262,10 @@ void m2_checkpoint_close(m2_checkpoint *checkpoint)
 {
     if (!checkpoint) return;
     for (int i = 0; i < checkpoint->n_maps; i++) m2_map_close(checkpoint->maps[i]);
-    for (int i = 0; i < checkpoint->n_buffers; i++) free(checkpoint->buffers[i]);
     for (m2_text_block *block = checkpoint->texts, *next; block; block = next) {
         next = block->next;
         free(block);
     }
-    free(checkpoint->buffers);
     free(checkpoint->maps);
     free(checkpoint->tensors);
     free(checkpoint->by_name);

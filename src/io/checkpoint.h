@@ -40,6 +40,8 @@ int64_t m2_checkpoint_n_tensors(const m2_checkpoint *checkpoint);
 const m2_ckpt_tensor *m2_checkpoint_at(const m2_checkpoint *checkpoint, int64_t idx);
 /* NULL if there is none of that name. */
 const m2_ckpt_tensor *m2_checkpoint_find(const m2_checkpoint *checkpoint, const char *name);
+/* 1 if some tensor's name begins with `prefix`. */
+int m2_checkpoint_has_prefix(const m2_checkpoint *checkpoint, const char *prefix);
 
 /* Copy the values, row-major, converted to `dtype`, to `to` [count].  Obeys strides. */
 void m2_checkpoint_read(const m2_ckpt_tensor *tensor, m2_dtype dtype, void *to);

@@ -34,8 +34,6 @@ struct m2_checkpoint {
     m2_ckpt_metadata *metadata;
     int64_t n_metadata, room_metadata;
     m2_text_block *texts;
-    void **buffers; /* storages that do not lie plainly in the file */
-    int n_buffers, room_buffers;
 };
 
 /* Grow `array` (of `size`-byte elements, *room of them) so that it holds `wanted`.
@@ -62,6 +60,9 @@ m2_status m2_ckpt_sort_names(const m2_checkpoint *checkpoint, int64_t first, con
 
 /* Set `data` where the values lie in row-major order and aligned. */
 void m2_ckpt_set_data(m2_ckpt_tensor *tensor);
+
+/* Bytes of the UTF-8 character at `text`, 0 if there is none. */
+int m2_ckpt_utf8_bytes(const unsigned char *text, size_t left);
 
 /* The error for a file that is no checkpoint at all: empty, a Git-LFS pointer, a web page ...  Gives
  * M2_OK for a file that is none of these. */

@@ -117,21 +117,6 @@ static m2_status take_escape(parser *p, char *to, size_t *used)
     return M2_OK;
 }
 
-/* Bytes of the UTF-8 character at p->at, 0 if it is none. */
-static int utf8_bytes(const parser *p)
-{
-    const unsigned char *s = p->at;
-    const ptrdiff_t left = p->end - s;
-    if (s[0] < 0x80) return 1;
-    const int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || left < n) return 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
-    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
-    return n;
-}
-
 /* A JSON string into memory of the checkpoint. */
 static m2_status take_string(parser *p, const char **text_out)
 {
@@ -152,7 +137,7 @@ static m2_status take_string(parser *p, const char **text_out)
             continue;
         }
         if (c < 0x20) return fail_at(p, "a control character in a string");
-        const int n = utf8_bytes(p);
+        const int n = m2_ckpt_utf8_bytes(p->at, (size_t)(p->end - p->at));
         if (n == 0) return fail_at(p, "a string is not UTF-8");
         memcpy(text + used, p->at, (size_t)n);
         used += (size_t)n;
