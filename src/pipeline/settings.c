@@ -92,6 +92,43 @@ static m2_status resolve_shape(const m2_model_config *config, const m2_tier *tie
     return M2_OK;
 }
 
+m2_status m2_settings_set_output(m2_settings *settings, const magi2_request *request)
+{
+    const int width = request->output_width, height = request->output_height;
+    if (!width != !height)
+        return m2_fail(M2_ERR_ARG, "output size %dx%d: give both numbers or none", width, height);
+    if (width &&
+        (width % 2 || height % 2 || width < 16 || height < 16 || width > 16384 || height > 16384))
+        return m2_fail(M2_ERR_ARG, "output size %dx%d: both must be even and from 16 to 16384",
+                       width, height);
+    settings->output_width = width ? width : settings->width;
+    settings->output_height = height ? height : settings->height;
+    return M2_OK;
+}
+
+m2_status m2_settings_check_model(const m2_settings *settings, const m2_model_config *config)
+{
+    const m2_arch_config *arch = &config->arch;
+    const int *stride = config->eval.vae_stride;
+    if (settings->latent_channels != arch->video_in_channels ||
+        settings->audio_channels != arch->audio_in_channels)
+        return m2_fail(
+            M2_ERR_MODEL,
+            "the state file has %d video and %d audio channels, the model %d and %d; it was "
+            "made with another model",
+            settings->latent_channels, settings->audio_channels, arch->video_in_channels,
+            arch->audio_in_channels);
+    if (settings->latent_height * stride[1] != settings->height ||
+        settings->latent_width * stride[2] != settings->width ||
+        settings->n_frames != 4 * settings->latent_frames - 3)
+        return m2_fail(M2_ERR_MODEL,
+                       "the state file's sizes (%dx%d, latent %dx%d, %d frames) do not "
+                       "fit together for this model",
+                       settings->width, settings->height, settings->latent_width,
+                       settings->latent_height, settings->n_frames);
+    return M2_OK;
+}
+
 m2_status m2_settings_resolve(const m2_model_config *config, const magi2_request *request,
                               m2_settings *settings_out)
 {
@@ -111,15 +148,7 @@ m2_status m2_settings_resolve(const m2_model_config *config, const magi2_request
     settings.noise_sms = request->noise_sms;
     settings.noise_threads = request->noise_threads;
     settings.has_given_noise = request->noise != NULL;
-    settings.output_width = request->output_width ? request->output_width : settings.width;
-    settings.output_height = request->output_height ? request->output_height : settings.height;
-    if (!request->output_width != !request->output_height)
-        return m2_fail(M2_ERR_ARG, "output size %dx%d: give both numbers or none",
-                       request->output_width, request->output_height);
-    if (settings.output_width % 2 || settings.output_height % 2 || settings.output_width < 16 ||
-        settings.output_height < 16)
-        return m2_fail(M2_ERR_ARG, "output size %dx%d: both must be even and at least 16",
-                       settings.output_width, settings.output_height);
+    M2_TRY(m2_settings_set_output(&settings, request));
     *settings_out = settings;
     return M2_OK;
 }

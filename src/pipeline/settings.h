@@ -42,6 +42,12 @@ typedef struct m2_settings {
 m2_status m2_settings_resolve(const m2_model_config *config, const magi2_request *request,
                               m2_settings *settings_out);
 
+/* Settings of a file (state.h) must be of this model.
+ * Errors  M2_ERR_MODEL, naming what differs */
+m2_status m2_settings_check_model(const m2_settings *settings, const m2_model_config *config);
+/* The final size of the request, or the decoded one.  Errors  M2_ERR_ARG */
+m2_status m2_settings_set_output(m2_settings *settings, const magi2_request *request);
+
 /* "key=value; ..." for the file's comment and for comparing a state with a request. */
 void m2_settings_text(const m2_settings *settings, char *text, size_t bytes);
 

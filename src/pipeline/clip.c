@@ -1,0 +1,292 @@
+/* clip.c - the order of the stages, written down once. */
+#include "pipeline/clip.h"
+
+#include "core/temp_file.h"
+#include "pipeline/memory.h"
+#include "pipeline/negative_prompt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double m2_clip_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void m2_clip_report(m2_clip *clip, magi2_stage stage, int step, int n_steps)
+{
+    if (!clip->request->progress) return;
+    clip->progress.stage = stage;
+    clip->progress.step = step;
+    clip->progress.n_steps = n_steps;
+    clip->progress.seconds = m2_clip_now() - clip->begin;
+    clip->progress.memory_bytes = m2_memory_resident();
+    clip->request->progress(clip->request->progress_user, &clip->progress);
+}
+
+int m2_clip_is_cancelled(const m2_clip *clip)
+{
+    return clip->request->cancel && *clip->request->cancel;
+}
+
+m2_status m2_clip_interrupted(m2_clip *clip)
+{
+    if (clip->has_state_file)
+        return m2_fail(M2_ERR_INTERRUPTED, "interrupted; its state is kept: go on with --resume %s",
+                       clip->state_path);
+    return m2_fail(M2_ERR_INTERRUPTED, "interrupted before the first step; nothing was kept");
+}
+
+m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
+                              const m2_tensor *video_history, const m2_tensor *audio_history)
+{
+    const m2_ops *ops = &clip->engine->ops;
+    m2_clip_state state = { .settings = clip->settings,
+                            .prompt = (char *)clip->prompt,
+                            .negative = (char *)clip->negative,
+                            .n_done = n_done,
+                            .video = clip->video,
+                            .audio = clip->audio };
+    const int n_history = video_history ? M2_SAMPLER_N_HISTORY : 0;
+    const size_t video_bytes = m2_tensor_bytes(&clip->video);
+    const size_t audio_bytes = m2_tensor_bytes(&clip->audio);
+    char *memory = malloc((size_t)(1 + n_history) * (video_bytes + audio_bytes));
+    if (!memory) return m2_fail(M2_ERR_MEMORY, "%s: no memory to write it", path);
+    char *at = memory;
+    for (int i = -1; i < n_history; i++) {
+        m2_tensor *video = i < 0 ? &state.video : &state.video_history[i];
+        m2_tensor *audio = i < 0 ? &state.audio : &state.audio_history[i];
+        if (i >= 0) *video = video_history[i];
+        if (i >= 0) *audio = audio_history[i];
+        ops->download(ops, at, video);
+        video->data = at;
+        at += video_bytes;
+        ops->download(ops, at, audio);
+        audio->data = at;
+        at += audio_bytes;
+    }
+    const m2_status status = m2_state_write(path, &state);
+    free(memory);
+    return status;
+}
+
+/* ---- a clip from a request ---- */
+
+static void layout_latents(m2_clip *clip, m2_arena *arena)
+{
+    const m2_settings *s = &clip->settings;
+    clip->video = m2_tensor_make(arena, M2_F32, s->latent_channels, s->latent_frames,
+                                 s->latent_height, s->latent_width);
+    clip->audio = m2_tensor_make(arena, M2_F32, s->n_audio, s->audio_channels);
+}
+
+static void layout_features(m2_clip *clip, m2_arena *arena)
+{
+    for (int i = 0; i < 2; i++)
+        clip->features[i] = m2_tensor_make(arena, M2_BF16, clip->n_ids[i],
+                                           m2_text_encoder_config(clip->engine->text)->hidden_size);
+}
+
+static m2_status plan(m2_clip *clip, int with_denoise, size_t *request_bytes, size_t *step_bytes)
+{
+    m2_ops measure;
+    m2_arena request, step;
+    m2_ops_init_measure(&measure);
+    m2_arena_init_measuring(&request, "request");
+    m2_arena_init_measuring(&step, "step");
+    layout_latents(clip, &request);
+    if (with_denoise) {
+        layout_features(clip, &request);
+        for (int i = 0; i < 2; i++) {
+            if (clip->n_ids[i] > 0)
+                M2_TRY(m2_text_encoder_run(clip->engine->text, &measure, &step, NULL,
+                                           clip->n_ids[i], &clip->features[i], NULL, NULL));
+            m2_arena_reset(&step);
+        }
+        M2_TRY(m2_clip_plan_denoise(clip, &measure, &request, &step));
+    }
+    M2_TRY(m2_clip_plan_decode(clip, &measure, &step));
+    *request_bytes = request.peak;
+    *step_bytes = step.peak;
+    return M2_OK;
+}
+
+/* Both arenas, of the sizes that the plan found; refused before anything is computed if the machine
+ * or the limit does not have them. */
+static m2_status take_memory(m2_clip *clip, int with_denoise)
+{
+    size_t request_bytes, step_bytes;
+    M2_TRY(plan(clip, with_denoise, &request_bytes, &step_bytes));
+    m2_debug("pipeline",
+             "plan: request %.1f MiB, step %.1f MiB, weights %.1f MiB beside the mapped ones",
+             (double)request_bytes / 1048576.0, (double)step_bytes / 1048576.0,
+             (double)clip->engine->weights.used / 1048576.0);
+    M2_TRY(m2_memory_check(clip->engine->weights.used, request_bytes + step_bytes,
+                           clip->engine->ram_limit));
+    M2_TRY(m2_arena_create(&clip->request_arena, "request", request_bytes));
+    M2_TRY(m2_arena_create(&clip->step_arena, "step", step_bytes));
+    layout_latents(clip, &clip->request_arena);
+    return M2_OK;
+}
+
+static void pick_paths(m2_clip *clip)
+{
+    if (clip->request->output && snprintf(clip->state_path, sizeof clip->state_path, "%s.state",
+                                          clip->request->output) >= (int)sizeof clip->state_path)
+        clip->state_path[0] = '\0';
+}
+
+/* A directory that cannot be written to is known before the first step, not after the last. */
+static m2_status check_outputs(m2_clip *clip)
+{
+    const magi2_request *request = clip->request;
+    if (request->output) M2_TRY(m2_clip_check_output(clip));
+    if (request->save_latent) {
+        m2_temp_file probe;
+        M2_TRY(m2_temp_create(&probe, request->save_latent));
+        m2_temp_discard(&probe);
+    }
+    if (request->save_dir) M2_TRY(m2_save_open(request->save_dir, &clip->save));
+    return M2_OK;
+}
+
+static m2_status prepare_request(m2_clip *clip)
+{
+    const magi2_request *request = clip->request;
+    if (request->resume) {
+        M2_TRY(m2_state_read(request->resume, &clip->resumed));
+        M2_TRY(m2_state_check_request(&clip->resumed, request));
+        clip->settings = clip->resumed.settings;
+        clip->prompt = clip->resumed.prompt;
+        clip->negative = clip->resumed.negative;
+        M2_TRY(m2_settings_check_model(&clip->settings, &clip->engine->config));
+        if (request->output_width || request->output_height)
+            M2_TRY(m2_settings_set_output(&clip->settings, request));
+    } else {
+        if (!request->prompt || !*request->prompt)
+            return m2_fail(M2_ERR_ARG, "the prompt is empty; say what to show");
+        M2_TRY(m2_settings_resolve(&clip->engine->config, request, &clip->settings));
+        clip->prompt = request->prompt;
+        clip->negative = request->negative;
+    }
+    pick_paths(clip);
+    return M2_OK;
+}
+
+static m2_status save_inputs(m2_clip *clip)
+{
+    if (!clip->save) return M2_OK;
+    M2_TRY(m2_save_array(clip->save, "video_latent", &clip->video));
+    M2_TRY(m2_save_array(clip->save, "audio_latent", &clip->audio));
+    if (clip->features[0].data) M2_TRY(m2_save_array(clip->save, "text", &clip->features[0]));
+    if (clip->features[1].data)
+        M2_TRY(m2_save_array(clip->save, "negative_text", &clip->features[1]));
+    return M2_OK;
+}
+
+/* Latents are on the disk before anything can go wrong with decoding them. */
+static m2_status keep_latents(m2_clip *clip)
+{
+    const int n_steps = clip->settings.n_steps;
+    if (clip->request->save_latent)
+        M2_TRY(m2_clip_write_state(clip, clip->request->save_latent, n_steps, NULL, NULL));
+    if (clip->state_path[0]) {
+        M2_TRY(m2_clip_write_state(clip, clip->state_path, n_steps, NULL, NULL));
+        clip->has_state_file = 1;
+    }
+    return M2_OK;
+}
+
+static m2_status run_stages(m2_clip *clip)
+{
+    const m2_clip_state *resumed = &clip->resumed;
+    const int is_denoised = resumed->memory && resumed->n_done == clip->settings.n_steps;
+    M2_TRY(check_outputs(clip));
+    if (!is_denoised) M2_TRY(m2_clip_tokenize(clip));
+    M2_TRY(take_memory(clip, !is_denoised));
+    double before = m2_clip_now();
+    if (is_denoised) {
+        clip->engine->ops.upload(&clip->engine->ops, &clip->video, resumed->video.data);
+        clip->engine->ops.upload(&clip->engine->ops, &clip->audio, resumed->audio.data);
+    } else {
+        layout_features(clip, &clip->request_arena);
+        M2_TRY(m2_clip_encode(clip));
+        clip->result.encode_seconds = m2_clip_now() - before;
+        before = m2_clip_now();
+        M2_TRY(m2_clip_denoise(clip));
+        clip->result.preview_seconds = m2_clip_now() - before;
+        M2_TRY(keep_latents(clip));
+    }
+    M2_TRY(save_inputs(clip));
+    if (m2_clip_is_cancelled(clip)) return m2_clip_interrupted(clip);
+    M2_TRY(m2_clip_decode(clip));
+    /* The clip is whole: its state file has done its work. */
+    if (clip->has_state_file && clip->request->output) unlink(clip->state_path);
+    return M2_OK;
+}
+
+static void clip_free(m2_clip *clip)
+{
+    for (int i = 0; i < 2; i++) {
+        free(clip->rendered[i]);
+        free(clip->ids[i]);
+    }
+    m2_arena_destroy(&clip->request_arena);
+    m2_arena_destroy(&clip->step_arena);
+    m2_state_free(&clip->resumed);
+    m2_save_close(clip->save);
+}
+
+static m2_status run_clip(m2_engine *engine, const magi2_request *request, magi2_result *result_out)
+{
+    const m2_log *log_before = m2_log_bind(&engine->log);
+    m2_clip *clip = calloc(1, sizeof *clip);
+    m2_status status = clip ? M2_OK : m2_fail(M2_ERR_MEMORY, "no memory for a clip");
+    if (status == M2_OK) {
+        clip->engine = engine;
+        clip->request = request;
+        clip->begin = m2_clip_now();
+        status = prepare_request(clip);
+        if (status == M2_OK) status = run_stages(clip);
+        if (status == M2_OK) {
+            clip->result.seed = clip->settings.seed;
+            clip->result.n_steps = clip->settings.n_steps;
+            clip->result.n_tokens = (int)clip->n_ids[0];
+            clip->result.n_negative_tokens = (int)clip->n_ids[1];
+            clip->result.n_tokens_cut = (int)clip->n_cut;
+            clip->result.total_seconds = m2_clip_now() - clip->begin;
+            clip->result.peak_memory_bytes = m2_memory_peak();
+            m2_clip_report(clip, MAGI2_STAGE_DONE, 0, 0);
+            if (result_out) *result_out = clip->result;
+        }
+        clip_free(clip);
+    }
+    free(clip);
+    m2_log_bind(log_before);
+    return status;
+}
+
+m2_status m2_clip_generate(m2_engine *engine, const magi2_request *request, magi2_result *result)
+{
+    return run_clip(engine, request, result);
+}
+
+m2_status m2_clip_decode_file(m2_engine *engine, const char *path, const magi2_request *request,
+                              magi2_result *result)
+{
+    magi2_request from_file = *request;
+    from_file.resume = path;
+    m2_clip_state state;
+    M2_TRY(m2_state_read(path, &state));
+    const int n_left = state.settings.n_steps - state.n_done;
+    m2_state_free(&state);
+    if (n_left > 0)
+        return m2_fail(M2_ERR_ARG, "%s: %d steps are left; go on with `magi2 generate --resume %s`",
+                       path, n_left, path);
+    return run_clip(engine, &from_file, result);
+}

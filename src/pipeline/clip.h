@@ -1,0 +1,75 @@
+/* clip.h - one clip on its way: what the stages hand to each other.
+ *
+ * Stages are one function each, in the order of clip.c: encode, noise, denoise, decode.  Memory of
+ * the clip is the request arena; each stage uses the step arena from its start.
+ */
+#ifndef M2_PIPELINE_CLIP_H
+#define M2_PIPELINE_CLIP_H
+
+#include "pipeline/engine.h"
+#include "pipeline/save.h"
+#include "pipeline/settings.h"
+#include "pipeline/state.h"
+
+typedef struct m2_clip {
+    m2_engine *engine;
+    const magi2_request *request;
+    m2_settings settings;
+    const char *prompt;   /* as given                                       */
+    const char *negative; /* as given, or the model's                       */
+    char *rendered[2];    /* what is encoded: prompt, negative; owned       */
+    int32_t *ids[2];      /* tokens of both, owned; NULL for none           */
+    int64_t n_ids[2];
+    int64_t n_cut; /* tokens of the prompt beyond the limit          */
+    m2_arena request_arena, step_arena;
+    m2_tensor features[2]; /* [n_ids, text channels] bf16                   */
+    m2_tensor video;       /* [channels, T, h, w] f32                       */
+    m2_tensor audio;       /* [A, channels] f32                             */
+    m2_clip_state resumed; /* of --resume, else empty                       */
+    m2_save *save;         /* NULL without save_dir                         */
+    char state_path[4096]; /* OUTPUT.state, "" if nothing is written there  */
+    int has_state_file;
+    double begin; /* seconds, monotonic                            */
+    magi2_progress progress;
+    magi2_result result;
+} m2_clip;
+
+/* Seconds of a clock that only goes forward. */
+double m2_clip_now(void);
+/* Tell the caller where the clip is. */
+void m2_clip_report(m2_clip *clip, magi2_stage stage, int step, int n_steps);
+int m2_clip_is_cancelled(const m2_clip *clip);
+/* M2_ERR_INTERRUPTED, with what to do next in the message. */
+m2_status m2_clip_interrupted(m2_clip *clip);
+
+/* Prompts -> ids (clip->ids), before any memory is planned. */
+m2_status m2_clip_tokenize(m2_clip *clip);
+/* Bytes of both arenas, by running the stages' own code on measuring arenas. */
+m2_status m2_clip_plan(m2_clip *clip, size_t *request_bytes_out, size_t *step_bytes_out);
+/* The denoising part of the plan. */
+m2_status m2_clip_plan_denoise(m2_clip *clip, const m2_ops *measure, m2_arena *request,
+                               m2_arena *step);
+/* ids -> features. */
+m2_status m2_clip_encode(m2_clip *clip);
+/* Draw or read the noise into video and audio. */
+m2_status m2_clip_noise(m2_clip *clip);
+/* Noise (or a resumed state) -> clean latents. */
+m2_status m2_clip_denoise(m2_clip *clip);
+/* The decoding part of the plan. */
+m2_status m2_clip_plan_decode(m2_clip *clip, const m2_ops *measure, m2_arena *step);
+/* Can the file be made: encoder, size, directory?  Leaves nothing behind. */
+m2_status m2_clip_check_output(m2_clip *clip);
+/* Latents -> frames and sound -> the file. */
+m2_status m2_clip_decode(m2_clip *clip);
+
+/* Write the state file: `n_done` steps are behind it; the histories may be NULL when that is all. */
+m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
+                              const m2_tensor *video_history, const m2_tensor *audio_history);
+
+/* The whole: request -> file. */
+m2_status m2_clip_generate(m2_engine *engine, const magi2_request *request, magi2_result *result);
+/* Latents of a file -> file. */
+m2_status m2_clip_decode_file(m2_engine *engine, const char *path, const magi2_request *request,
+                              magi2_result *result);
+
+#endif

@@ -1,0 +1,143 @@
+#include "pipeline/engine.h"
+
+#include "pipeline/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static m2_status open_backend(const magi2_params *params, m2_engine *engine)
+{
+    m2_isa isa = M2_ISA_BEST;
+    const char *backend = params->backend ? params->backend : "auto";
+    if (strcmp(backend, "cuda") == 0 || strcmp(backend, "musa") == 0)
+        return m2_fail(M2_ERR_UNSUPPORTED,
+                       "--backend %s: the GPU backends are not built yet; use cpu", backend);
+    if (strcmp(backend, "auto") != 0 && strcmp(backend, "cpu") != 0)
+        return m2_fail(M2_ERR_ARG, "--backend %s: use auto or cpu", backend);
+    if (params->isa && !m2_isa_parse(params->isa, &isa))
+        return m2_fail(M2_ERR_ARG, "--isa %s: use ref, avx2 or avx512", params->isa);
+    M2_TRY(m2_pool_create(params->n_threads, &engine->pool));
+    M2_TRY(m2_ops_init_cpu(&engine->ops, engine->pool, isa));
+    m2_group_init_solo(&engine->world, "world");
+    m2_debug("pipeline", "backend cpu, isa %s, %d threads", engine->ops.isa,
+             m2_pool_n_threads(engine->pool));
+    return M2_OK;
+}
+
+static m2_status open_config(m2_engine *engine, const m2_model_paths *paths)
+{
+    m2_model_config_init(&engine->config);
+    if (paths->config[0]) M2_TRY(m2_model_config_load(&engine->config, paths->config));
+    return M2_OK;
+}
+
+/* The networks, bound on `ops` into `arena`: once on measuring ones for the size, once for good. */
+static m2_status bind_networks(m2_engine *engine, const m2_ops *ops, m2_arena *arena,
+                               const m2_text_config *text_config)
+{
+    m2_text_encoder_params text_params;
+    m2_text_encoder_params_init(&text_params);
+    M2_TRY(m2_text_encoder_create(engine->text_ckpt, text_config, ops, arena, &text_params,
+                                  &engine->text));
+    M2_TRY(m2_preview_open(engine->preview_ckpt, &engine->config.arch,
+                           engine->config.eval.time_channel_dim, ops, arena, &engine->preview));
+    M2_TRY(m2_turbo_create(&engine->video_config, engine->video_ckpt, M2_BF16, ops, arena,
+                           &engine->video));
+    return m2_oobleck_create(&engine->audio_config, engine->audio_ckpt, ops, arena, &engine->audio);
+}
+
+static void close_networks(m2_engine *engine)
+{
+    m2_text_encoder_destroy(engine->text);
+    m2_preview_close(engine->preview);
+    m2_turbo_destroy(engine->video);
+    m2_oobleck_destroy(engine->audio);
+    engine->text = NULL;
+    engine->preview = NULL;
+    engine->video = NULL;
+    engine->audio = NULL;
+}
+
+static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
+{
+    m2_text_config text_config;
+    M2_TRY(m2_text_config_load(paths->text_config, &text_config));
+    M2_TRY(m2_turbo_config_load(paths->video_config, &engine->video_config));
+    M2_TRY(m2_oobleck_config_load(paths->audio_config, &engine->audio_config));
+    if (text_config.hidden_size != engine->config.arch.text_in_channels)
+        return m2_fail(M2_ERR_MODEL,
+                       "%s: the text encoder gives %d channels, the transformer takes %d "
+                       "(text_in_channels)",
+                       paths->text_config, text_config.hidden_size,
+                       engine->config.arch.text_in_channels);
+
+    m2_ops measure;
+    m2_arena measuring;
+    m2_ops_init_measure(&measure);
+    m2_arena_init_measuring(&measuring, "weights");
+    M2_TRY(bind_networks(engine, &measure, &measuring, &text_config));
+    close_networks(engine);
+    M2_TRY(m2_memory_check(0, measuring.peak, engine->ram_limit));
+    M2_TRY(m2_arena_create(&engine->weights, "weights", measuring.peak));
+    return bind_networks(engine, &engine->ops, &engine->weights, &text_config);
+}
+
+static m2_status open_all(const magi2_params *params, m2_engine *engine)
+{
+    m2_model_paths paths;
+    if (!params->model_dir || !*params->model_dir)
+        return m2_fail(M2_ERR_ARG, "no model directory is given");
+    engine->model_dir = strdup(params->model_dir);
+    engine->ram_limit = params->ram_limit;
+    M2_TRY(open_backend(params, engine));
+    M2_TRY(m2_model_paths_find(params->model_dir, &paths));
+    M2_TRY(open_config(engine, &paths));
+    M2_TRY(m2_tokenizer_open(paths.tokenizer, &engine->tokenizer));
+    M2_TRY(m2_checkpoint_open(paths.text, &engine->text_ckpt));
+    M2_TRY(m2_checkpoint_open(paths.preview, &engine->preview_ckpt));
+    M2_TRY(m2_checkpoint_open(paths.video, &engine->video_ckpt));
+    M2_TRY(m2_checkpoint_open(paths.audio, &engine->audio_ckpt));
+    return open_networks(engine, &paths);
+}
+
+static void forward_log(void *user, m2_log_level level, const char *component, const char *text)
+{
+    const m2_engine *engine = user;
+    engine->user_log(engine->user_log_user, (magi2_log_level)level, component, text);
+}
+
+m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out)
+{
+    m2_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return m2_fail(M2_ERR_MEMORY, "no memory for an engine");
+    engine->user_log = params->log;
+    engine->user_log_user = params->log_user;
+    engine->log = (m2_log){ .write = params->log ? forward_log : NULL,
+                            .user = engine,
+                            .level = (m2_log_level)params->log_level };
+    const m2_log *log_before = m2_log_bind(&engine->log);
+    const m2_status status = open_all(params, engine);
+    m2_log_bind(log_before);
+    if (status != M2_OK) {
+        m2_engine_close(engine);
+        return status;
+    }
+    *engine_out = engine;
+    return M2_OK;
+}
+
+void m2_engine_close(m2_engine *engine)
+{
+    if (!engine) return;
+    close_networks(engine);
+    m2_tokenizer_close(engine->tokenizer);
+    m2_checkpoint_close(engine->text_ckpt);
+    m2_checkpoint_close(engine->preview_ckpt);
+    m2_checkpoint_close(engine->video_ckpt);
+    m2_checkpoint_close(engine->audio_ckpt);
+    m2_arena_destroy(&engine->weights);
+    m2_model_config_free(&engine->config);
+    m2_pool_destroy(engine->pool);
+    free(engine->model_dir);
+    free(engine);
+}
