@@ -3,10 +3,42 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define M2_ARENA_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define M2_ARENA_ASAN
+#endif
+#endif
+#ifdef M2_ARENA_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
 
 /* Looks like an address (non-null, aligned), faults when followed. */
 #define MEASURING_BASE ((uintptr_t)M2_ARENA_ALIGN)
+
+/* Memory that is not given out may not be touched: AddressSanitizer says who does, and debug builds
+ * leave all ones behind (a NaN in every float type).  Host memory of the arena's own alone: other
+ * addresses may be a device's. */
+static void take_back(const m2_arena *arena, size_t begin, size_t end)
+{
+    if (!arena->owns_memory) return;
+    void *memory = (void *)(arena->base + begin);
+#ifdef M2_ARENA_ASAN
+    __asan_unpoison_memory_region(memory, end - begin);
+#endif
+#ifdef M2_DEBUG
+    memset(memory, 0xff, end - begin);
+#endif
+#ifdef M2_ARENA_ASAN
+    __asan_poison_memory_region(memory, end - begin);
+#endif
+    (void)memory;
+    (void)end;
+}
 
 void m2_arena_init(m2_arena *arena, const char *name, void *memory, size_t bytes)
 {
@@ -33,13 +65,21 @@ m2_status m2_arena_create(m2_arena *arena, const char *name, size_t bytes)
     }
     m2_arena_init(arena, name, memory, mapped);
     arena->owns_memory = 1;
+#ifdef M2_ARENA_ASAN
+    __asan_poison_memory_region(memory, mapped);
+#endif
     return M2_OK;
 }
 
 void m2_arena_destroy(m2_arena *arena)
 {
     if (!arena) return;
-    if (arena->owns_memory) munmap((void *)arena->base, arena->bytes_max);
+    if (arena->owns_memory) {
+#ifdef M2_ARENA_ASAN
+        __asan_unpoison_memory_region((void *)arena->base, arena->bytes_max);
+#endif
+        munmap((void *)arena->base, arena->bytes_max);
+    }
     *arena = (m2_arena){ 0 };
 }
 
@@ -54,11 +94,15 @@ void *m2_arena_alloc(m2_arena *arena, size_t bytes)
     void *result = (void *)(arena->base + arena->used);
     arena->used += rounded;
     if (arena->used > arena->peak) arena->peak = arena->used;
+#ifdef M2_ARENA_ASAN
+    if (arena->owns_memory) __asan_unpoison_memory_region(result, bytes);
+#endif
     return result;
 }
 
 void m2_arena_reset(m2_arena *arena)
 {
+    take_back(arena, 0, arena->used);
     arena->used = 0;
 }
 
@@ -70,6 +114,7 @@ size_t m2_arena_save(const m2_arena *arena)
 void m2_arena_restore(m2_arena *arena, size_t mark)
 {
     assert(mark <= arena->used);
+    take_back(arena, mark, arena->used);
     arena->used = mark;
 }
 

@@ -1,12 +1,14 @@
 #include "core/dtype.h"
 
+#include <math.h>
+
 static const struct {
     const char *name;
     size_t bytes;
 } dtypes[M2_DTYPE_COUNT] = {
-    [M2_F32] = { "F32", 4 }, [M2_BF16] = { "BF16", 2 }, [M2_F16] = { "F16", 2 },
-    [M2_F64] = { "F64", 8 }, [M2_I64] = { "I64", 8 },   [M2_I32] = { "I32", 4 },
-    [M2_I16] = { "I16", 2 }, [M2_I8] = { "I8", 1 },     [M2_U8] = { "U8", 1 },
+    [M2_F32] = { "F32", 4 },   [M2_BF16] = { "BF16", 2 }, [M2_F16] = { "F16", 2 },
+    [M2_F64] = { "F64", 8 },   [M2_I64] = { "I64", 8 },   [M2_I32] = { "I32", 4 },
+    [M2_I16] = { "I16", 2 },   [M2_I8] = { "I8", 1 },     [M2_U8] = { "U8", 1 },
     [M2_BOOL] = { "BOOL", 1 },
 };
 
@@ -77,6 +79,109 @@ m2_f16 m2_f32_to_f16(float value)
     return (m2_f16){ (uint16_t)(sign | (base + mantissa)) };
 }
 
+/* |value| in a small float type of `n_mantissa` bits whose exponent has `bias`, not yet judged against
+ * the largest: the bits of an unbounded exponent, to nearest, ties to even.  Finite values only. */
+static uint32_t round_small_float(float value, int n_mantissa, int bias)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits &= 0x7fffffffu;
+    const int exponent = (int)(bits >> 23) - 127; /* f32 subnormals are below every half step */
+    const uint32_t mantissa = (bits & 0x7fffffu) | (bits >> 23 ? 0x800000u : 0u);
+    const int lowest = 1 - bias; /* exponent of subnormals */
+    int drop = 23 - n_mantissa;
+    if (exponent < lowest) drop += lowest - exponent;
+    if (drop > 25) return 0;
+    const uint32_t half = 1u << (drop - 1), rest = mantissa & ((1u << drop) - 1u);
+    uint32_t kept = mantissa >> drop;
+    if (rest > half || (rest == half && (kept & 1u))) kept++;
+    /* A carry out of the mantissa lands in the exponent, as it should. */
+    const uint32_t base = exponent < lowest ? 0 : (uint32_t)(exponent - lowest) << n_mantissa;
+    return base + kept;
+}
+
+static uint8_t to_small_float(float value, int n_mantissa, int bias, uint32_t largest,
+                              uint8_t beyond, uint8_t nan)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint8_t sign = (uint8_t)(bits >> 24) & 0x80u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return sign | nan;
+    if (bits == 0x7f800000u) return sign | beyond;
+    const uint32_t rounded = round_small_float(value, n_mantissa, bias);
+    return sign | (rounded > largest ? beyond : (uint8_t)rounded);
+}
+
+m2_f8_e4m3 m2_f32_to_f8_e4m3(float value)
+{
+    return (m2_f8_e4m3){ to_small_float(value, 3, 7, 0x7e, 0x7f, 0x7f) };
+}
+
+m2_f8_e4m3 m2_f32_to_f8_e4m3_sat(float value)
+{
+    return (m2_f8_e4m3){ to_small_float(value, 3, 7, 0x7e, 0x7e, 0x7f) };
+}
+
+m2_f8_e5m2 m2_f32_to_f8_e5m2(float value)
+{
+    return (m2_f8_e5m2){ to_small_float(value, 2, 15, 0x7b, 0x7c, 0x7f) };
+}
+
+m2_f8_e5m2 m2_f32_to_f8_e5m2_sat(float value)
+{
+    return (m2_f8_e5m2){ to_small_float(value, 2, 15, 0x7b, 0x7b, 0x7f) };
+}
+
+float m2_f8_e4m3_to_f32(m2_f8_e4m3 value)
+{
+    const uint32_t sign = (uint32_t)(value.bits & 0x80u) << 24;
+    const uint32_t exponent = (value.bits >> 3) & 15u, mantissa = value.bits & 7u;
+    float magnitude;
+    if (exponent == 15 && mantissa == 7) {
+        const uint32_t nan = sign | 0x7fc00000u;
+        memcpy(&magnitude, &nan, sizeof magnitude);
+        return magnitude;
+    }
+    if (exponent == 0) {
+        magnitude = (float)mantissa * 0x1p-9f;
+        return sign ? -magnitude : magnitude;
+    }
+    const uint32_t bits = sign | (exponent + 120u) << 23 | mantissa << 20;
+    memcpy(&magnitude, &bits, sizeof magnitude);
+    return magnitude;
+}
+
+float m2_f8_e5m2_to_f32(m2_f8_e5m2 value)
+{
+    return m2_f16_to_f32((m2_f16){ (uint16_t)(value.bits << 8) });
+}
+
+/* f64 to f32 "to odd": a result that is not exact ends in a one, so that rounding it once more, to
+ * fewer bits, gives what rounding the f64 there at once would give. */
+static float narrow_to_odd(double value)
+{
+    const float nearest = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &nearest, sizeof bits);
+    if (!(fabs(value) <= 0x1.fffffep127) || (double)nearest == value) return nearest;
+    /* Towards zero first, then odd. */
+    if (fabs((double)nearest) > fabs(value)) bits--;
+    bits |= 1u;
+    float odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return odd;
+}
+
+/* The same for an i64 that may be no f64: 52 bits are kept, the last one says if any were lost. */
+static double i64_to_odd(int64_t value)
+{
+    const int64_t exact = (int64_t)1 << 53;
+    if (value >= -exact && value <= exact) return (double)value;
+    const int64_t lost = value & 0x7ff;
+    return (double)((value & ~(int64_t)0x7ff) | (lost ? 0x800 : 0));
+}
+
 static double load_element(const void *from, m2_dtype dtype, int64_t i)
 {
     switch (dtype) {
@@ -108,10 +213,10 @@ static void store_element(void *to, m2_dtype dtype, int64_t i, double value)
         ((float *)to)[i] = (float)value;
         break;
     case M2_BF16:
-        ((m2_bf16 *)to)[i] = m2_f32_to_bf16((float)value);
+        ((m2_bf16 *)to)[i] = m2_f32_to_bf16(narrow_to_odd(value));
         break;
     case M2_F16:
-        ((m2_f16 *)to)[i] = m2_f32_to_f16((float)value);
+        ((m2_f16 *)to)[i] = m2_f32_to_f16(narrow_to_odd(value));
         break;
     case M2_F64:
         ((double *)to)[i] = value;
@@ -141,12 +246,20 @@ void m2_convert(const void *from, m2_dtype from_dtype, void *to, m2_dtype to_dty
         return;
     }
     if (from_dtype == M2_F32 && to_dtype == M2_BF16) {
-        for (int64_t i = 0; i < n; i++) ((m2_bf16 *)to)[i] = m2_f32_to_bf16(((const float *)from)[i]);
+        for (int64_t i = 0; i < n; i++)
+            ((m2_bf16 *)to)[i] = m2_f32_to_bf16(((const float *)from)[i]);
         return;
     }
     if (from_dtype == M2_BF16 && to_dtype == M2_F32) {
-        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = m2_bf16_to_f32(((const m2_bf16 *)from)[i]);
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[i] = m2_bf16_to_f32(((const m2_bf16 *)from)[i]);
         return;
     }
-    for (int64_t i = 0; i < n; i++) store_element(to, to_dtype, i, load_element(from, from_dtype, i));
+    if (from_dtype == M2_I64 && to_dtype != M2_F64) {
+        for (int64_t i = 0; i < n; i++)
+            store_element(to, to_dtype, i, i64_to_odd(((const int64_t *)from)[i]));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        store_element(to, to_dtype, i, load_element(from, from_dtype, i));
 }

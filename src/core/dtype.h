@@ -33,6 +33,17 @@ typedef struct m2_f16 {
     uint16_t bits;
 } m2_f16;
 
+/* Four bits of exponent (bias 7), three of mantissa: no infinity, one NaN of each sign (0x7f, 0xff),
+ * largest 448. */
+typedef struct m2_f8_e4m3 {
+    uint8_t bits;
+} m2_f8_e4m3;
+
+/* Five bits of exponent (bias 15), two of mantissa: the top half of an f16, largest 57344. */
+typedef struct m2_f8_e5m2 {
+    uint8_t bits;
+} m2_f8_e5m2;
+
 size_t m2_dtype_bytes(m2_dtype dtype);
 /* As safetensors spells it: "F32", "BF16" ... */
 const char *m2_dtype_name(m2_dtype dtype);
@@ -64,8 +75,19 @@ static inline float m2_round_bf16(float value)
 float m2_f16_to_f32(m2_f16 value);
 m2_f16 m2_f32_to_f16(float value);
 
+float m2_f8_e4m3_to_f32(m2_f8_e4m3 value);
+float m2_f8_e5m2_to_f32(m2_f8_e5m2 value);
+/* To nearest, ties to even.  What rounds to more than the largest value becomes NaN in e4m3, which
+ * has no infinity, and infinity in e5m2: as PyTorch's .to() does. */
+m2_f8_e4m3 m2_f32_to_f8_e4m3(float value);
+m2_f8_e5m2 m2_f32_to_f8_e5m2(float value);
+/* The same, but what is beyond, infinities too, becomes the largest value of its sign; NaN stays. */
+m2_f8_e4m3 m2_f32_to_f8_e4m3_sat(float value);
+m2_f8_e5m2 m2_f32_to_f8_e5m2_sat(float value);
+
 /* Convert n elements; `from` and `to` must not overlap unless equal types.  Integers convert by
- * value (to an integer type only if it fits is the caller's concern); f64 -> f32 rounds once. */
+ * value (to an integer type only if it fits is the caller's concern); f64 and integers round once,
+ * whatever the type they go to. */
 void m2_convert(const void *from, m2_dtype from_dtype, void *to, m2_dtype to_dtype, int64_t n);
 
 #endif

@@ -2,6 +2,8 @@
 
 #include "core/log.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -14,14 +16,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-/* How long a worker looks for the next loop before it sleeps; a loop started in that time costs
- * about a microsecond, one that must wake the workers costs some 20 to 50. */
-#define SPINS_MAX 20000
+/* How long a worker looks for the next loop before it sleeps: about what waking it costs, so that
+ * waiting never takes more than twice the better choice.  In time, not in rounds: a pause takes 40
+ * cycles on some CPUs and 140 on others. */
+#define SPIN_NS        50000
+#define PAUSES_A_CHECK 32
 
 typedef struct pool_loop {
     m2_loop_body *body;
@@ -39,14 +44,15 @@ typedef struct pool_worker {
 struct m2_pool {
     int n_threads;
     int n_started;
-    int spins;
+    bool may_spin; /* every worker has a CPU of its own */
     pool_loop loop;
     _Alignas(64) atomic_uint generation; /* grows by one a loop; workers sleep on it */
     _Alignas(64) _Atomic int64_t next;   /* first item that nobody has taken         */
-    _Alignas(64) atomic_int n_busy;      /* workers still inside the loop            */
+    _Alignas(64) atomic_uint n_busy;     /* workers still inside the loop            */
     atomic_int n_asleep;
-    atomic_int caller_sleeps;
+    atomic_bool caller_sleeps;
     atomic_bool is_closing;
+    atomic_bool is_running; /* a loop is under way: another one is a bug */
     pool_worker *workers;
     unsigned char *scratch;
 };
@@ -98,38 +104,82 @@ static void flush_mode_leave(uint64_t before)
 #endif
 }
 
-/* The cgroup's CPU quota in CPUs, rounded up; INT_MAX without one. */
+static int quota_in_cpus(long long quota, long long period)
+{
+    if (quota <= 0 || period <= 0) return INT_MAX;
+    const long long cpus = quota / period + (quota % period != 0);
+    return cpus > INT_MAX ? INT_MAX : (int)cpus;
+}
+
+/* Numbers at the start of a file; gives back how many were read. */
+static int read_numbers(const char *path, long long *first, long long *second)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return 0;
+    const int n = fscanf(file, "%lld %lld", first, second);
+    fclose(file);
+    return n < 0 ? 0 : n;
+}
+
+/* This process's group below the second hierarchy, "/" if it cannot be told. */
+static void own_cgroup(char *path, size_t bytes)
+{
+    char line[PATH_MAX];
+    snprintf(path, bytes, "/");
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        if (strncmp(line, "0::/", 4) != 0) continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(path, bytes, "%s", line + 3);
+    }
+    fclose(file);
+}
+
+/* The least CPU quota of the own cgroup and those above it, in CPUs rounded up; INT_MAX without. */
 static int cgroup_cpu_limit(void)
 {
-    long long quota = -1, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (file) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2) quota = -1;
-        fclose(file);
-    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"))) {
-        if (fscanf(file, "%lld", &quota) != 1) quota = -1;
-        fclose(file);
-        file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
-        if (file) {
-            if (fscanf(file, "%lld", &period) != 1) period = 0;
-            fclose(file);
-        }
+    static const char v1[] = "/sys/fs/cgroup/cpu/cpu.cfs_";
+    char group[PATH_MAX], path[PATH_MAX + 64];
+    long long quota, period, unused;
+    int limit = INT_MAX;
+    own_cgroup(group, sizeof group);
+    for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
+        *end = '\0';
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
+        if (read_numbers(path, &quota, &period) != 2) continue; /* none, or "max" */
+        const int cpus = quota_in_cpus(quota, period);
+        if (cpus < limit) limit = cpus;
     }
-    if (quota <= 0 || period <= 0) return INT_MAX;
-    const long long cpus = (quota + period - 1) / period;
-    return cpus > INT_MAX ? INT_MAX : (int)cpus;
+    snprintf(path, sizeof path, "%squota_us", v1);
+    if (read_numbers(path, &quota, &unused) >= 1) {
+        snprintf(path, sizeof path, "%speriod_us", v1);
+        if (read_numbers(path, &period, &unused) >= 1 && quota_in_cpus(quota, period) < limit)
+            limit = quota_in_cpus(quota, period);
+    }
+    return limit;
+}
+
+/* CPUs in the affinity mask of this thread. */
+static int affinity_cpu_count(void)
+{
+    for (int n_bits = CPU_SETSIZE; n_bits <= 1 << 20; n_bits *= 2) {
+        cpu_set_t *set = CPU_ALLOC((size_t)n_bits);
+        if (!set) break;
+        const size_t bytes = CPU_ALLOC_SIZE((size_t)n_bits);
+        const int failed = sched_getaffinity(0, bytes, set);
+        const int n = failed ? 0 : CPU_COUNT_S(bytes, set);
+        CPU_FREE(set);
+        if (!failed) return n;
+        if (errno != EINVAL) break; /* EINVAL: the machine has more CPUs than the set */
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 && online < INT_MAX ? (int)online : 1;
 }
 
 int m2_cpu_count(void)
 {
-    int n = 1;
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        n = CPU_COUNT(&set);
-    } else {
-        const long online = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than the set can hold */
-        if (online > 0) n = (int)online;
-    }
+    int n = affinity_cpu_count();
     const int limit = cgroup_cpu_limit();
     if (n > limit) n = limit;
     if (n > M2_THREADS_MAX) n = M2_THREADS_MAX;
@@ -146,20 +196,39 @@ static void run_chunks(m2_pool *pool, int worker)
             atomic_fetch_add_explicit(&pool->next, loop->chunk, memory_order_relaxed);
         if (begin >= loop->n_items) break;
         const int64_t left = loop->n_items - begin;
-        loop->body(loop->context, begin, begin + (left < loop->chunk ? left : loop->chunk), worker);
+        loop->body(loop->context, begin, left < loop->chunk ? loop->n_items : begin + loop->chunk,
+                   worker);
     }
     flush_mode_leave(mode);
     m2_log_bind(log_before);
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Look at `word` for a while; true as soon as it is (or, with `wanted` false, is not) `value`. */
+static bool spin_for(const m2_pool *pool, atomic_uint *word, unsigned value, bool wanted)
+{
+    if (!pool->may_spin) return (atomic_load(word) == value) == wanted;
+    const int64_t deadline = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < PAUSES_A_CHECK; i++) {
+            if ((atomic_load_explicit(word, memory_order_acquire) == value) == wanted) return true;
+            cpu_pause();
+        }
+    } while (now_ns() < deadline);
+    return false;
+}
+
 /* Wait until the generation differs from `seen`; gives back the new one. */
 static unsigned wait_for_loop(m2_pool *pool, unsigned seen)
 {
-    for (int i = 0; i < pool->spins; i++) {
-        const unsigned now = atomic_load_explicit(&pool->generation, memory_order_acquire);
-        if (now != seen) return now;
-        cpu_pause();
-    }
+    if (spin_for(pool, &pool->generation, seen, false))
+        return atomic_load_explicit(&pool->generation, memory_order_acquire);
     atomic_fetch_add(&pool->n_asleep, 1);
     unsigned now;
     while ((now = atomic_load(&pool->generation)) == seen) futex_wait(&pool->generation, seen);
@@ -192,7 +261,7 @@ m2_status m2_pool_create(int n_threads, m2_pool **pool_out)
     if (!pool) return m2_fail(M2_ERR_MEMORY, "thread pool: out of memory");
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
-    pool->spins = n_threads <= m2_cpu_count() ? SPINS_MAX : 0;
+    pool->may_spin = n_threads <= m2_cpu_count();
     pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
     void *scratch = mmap(NULL, (size_t)n_threads * M2_WORKER_SCRATCH_BYTES, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -242,39 +311,57 @@ int m2_pool_n_threads(const m2_pool *pool)
 
 void *m2_pool_scratch(m2_pool *pool, int worker)
 {
+    assert(pool && worker >= 0 && worker < pool->n_threads);
     return pool->scratch + (size_t)worker * M2_WORKER_SCRATCH_BYTES;
 }
 
 static void wait_for_workers(m2_pool *pool)
 {
-    for (int i = 0; i < pool->spins; i++) {
-        if (atomic_load_explicit(&pool->n_busy, memory_order_acquire) == 0) return;
-        cpu_pause();
-    }
-    atomic_store(&pool->caller_sleeps, 1);
-    int busy;
-    while ((busy = atomic_load(&pool->n_busy)) != 0) futex_wait(&pool->n_busy, (unsigned)busy);
-    atomic_store(&pool->caller_sleeps, 0);
+    if (spin_for(pool, &pool->n_busy, 0, true)) return;
+    /* The last worker reads the flag after its count, we the count after the flag: one of the two
+     * sees the other. */
+    atomic_store(&pool->caller_sleeps, true);
+    unsigned busy;
+    while ((busy = atomic_load(&pool->n_busy)) != 0) futex_wait(&pool->n_busy, busy);
+    atomic_store(&pool->caller_sleeps, false);
+}
+
+static void run_alone(int64_t n_items, int64_t chunk, m2_loop_body *body, void *context)
+{
+    const uint64_t mode = flush_mode_enter();
+    for (int64_t begin = 0; begin < n_items; begin += chunk)
+        body(context, begin, n_items - begin < chunk ? n_items : begin + chunk, 0);
+    flush_mode_leave(mode);
 }
 
 void m2_parallel_for(m2_pool *pool, int64_t n_items, int64_t chunk, m2_loop_body *body,
                      void *context)
 {
+    assert(chunk >= 1);
     if (n_items <= 0) return;
-    if (!pool || pool->n_threads == 1 || n_items <= chunk) {
-        const uint64_t mode = flush_mode_enter();
-        for (int64_t begin = 0; begin < n_items; begin += chunk)
-            body(context, begin, begin + chunk < n_items ? begin + chunk : n_items, 0);
-        flush_mode_leave(mode);
+    if (!pool) {
+        run_alone(n_items, chunk, body, context);
         return;
     }
-    pool->loop = (pool_loop){
-        .body = body, .context = context, .n_items = n_items, .chunk = chunk, .log = m2_log_bound()
-    };
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&pool->generation, 1);
-    if (atomic_load(&pool->n_asleep) > 0) futex_wake(&pool->generation, INT_MAX);
-    run_chunks(pool, 0);
-    wait_for_workers(pool);
+    /* A loop inside a loop would share the scratch of a worker that is in use. */
+    const bool was_running =
+        atomic_exchange_explicit(&pool->is_running, true, memory_order_acquire);
+    assert(!was_running);
+    (void)was_running;
+    if (pool->n_threads == 1 || n_items <= chunk) {
+        run_alone(n_items, chunk, body, context);
+    } else {
+        pool->loop = (pool_loop){ .body = body,
+                                  .context = context,
+                                  .n_items = n_items,
+                                  .chunk = chunk,
+                                  .log = m2_log_bound() };
+        atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool->n_busy, (unsigned)pool->n_threads - 1, memory_order_relaxed);
+        atomic_fetch_add(&pool->generation, 1);
+        if (atomic_load(&pool->n_asleep) > 0) futex_wake(&pool->generation, INT_MAX);
+        run_chunks(pool, 0);
+        wait_for_workers(pool);
+    }
+    atomic_store_explicit(&pool->is_running, false, memory_order_release);
 }

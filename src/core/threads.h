@@ -18,11 +18,12 @@
 
 /* Each worker's own scratch memory, aligned to 64 bytes: for packed panels and partial sums. */
 #define M2_WORKER_SCRATCH_BYTES ((size_t)8 << 20)
-#define M2_THREADS_MAX 1024
+#define M2_THREADS_MAX          1024
 
 typedef struct m2_pool m2_pool;
 
-/* CPUs this process may use: its affinity mask, cut by the cgroup's CPU quota (rounded up), >= 1. */
+/* CPUs this process may use: its affinity mask, cut by the CPU quota of its cgroups (rounded up);
+ * 1 to M2_THREADS_MAX. */
 int m2_cpu_count(void);
 
 /* n_threads counts the caller; 0 means m2_cpu_count().
