@@ -1,0 +1,26 @@
+/* check_ops.h - what the checks of single operations share. */
+#ifndef M2_TESTS_GOLDEN_CHECK_OPS_H
+#define M2_TESTS_GOLDEN_CHECK_OPS_H
+
+#include "golden.h"
+
+#define EPS 1e-6f /* of every norm */
+
+/* Entry "<idx>.<name>". */
+m2_tensor golden_ops_entry(golden_run *run, golden_file *file, int idx, const char *name,
+                           m2_dtype dtype);
+/* Zeroed memory that lives until the run ends. */
+m2_tensor golden_ops_make(golden_run *run, m2_dtype dtype, int n_dims, const int64_t *shape);
+#define MAKE(run, dtype, ...)                                                                      \
+    golden_ops_make((run), (dtype), M2_N_DIMS_(__VA_ARGS__), M2_DIMS_(__VA_ARGS__))
+/* Judge against "<idx>.<reference>" and "<idx>.<truth>". */
+void golden_ops_judge(golden_run *run, golden_file *file, int idx, const m2_tensor *ours,
+                      const char *reference, const char *truth);
+/* Row counts of the modalities as groups; `storage` is filled and given back. */
+const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage);
+
+void golden_ops_moe(golden_run *run, golden_file *file);
+void golden_ops_moe_layer(golden_run *run, golden_file *file);
+void golden_ops_router(golden_run *run, golden_file *file);
+
+#endif
