@@ -1,0 +1,347 @@
+#include "model/text/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t hash_pair(uint32_t left, uint32_t right)
+{
+    const uint64_t x = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(x >> 32);
+}
+
+m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges)
+{
+    uint32_t n_slots = 64;
+    while (n_slots / 2 < n_merges) n_slots *= 2;
+    *bpe = (m2_bpe){ .n_slots = n_slots };
+    bpe->slots = malloc(n_slots * sizeof *bpe->slots);
+    bpe->merged_of = malloc((n_merges + (size_t)1) * sizeof *bpe->merged_of);
+    if (!bpe->slots || !bpe->merged_of) {
+        m2_bpe_destroy(bpe);
+        return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for %u merges", n_merges);
+    }
+    for (uint32_t k = 0; k < n_slots; k++) bpe->slots[k].left = M2_BPE_NONE;
+    return M2_OK;
+}
+
+void m2_bpe_destroy(m2_bpe *bpe)
+{
+    free(bpe->slots);
+    free(bpe->merged_of);
+    *bpe = (m2_bpe){ 0 };
+}
+
+/* The pair's slot, or the free one where it belongs. */
+static m2_bpe_merge *find(const m2_bpe *bpe, uint32_t left, uint32_t right)
+{
+    uint32_t k = hash_pair(left, right) & (bpe->n_slots - 1);
+    while (bpe->slots[k].left != M2_BPE_NONE &&
+           (bpe->slots[k].left != left || bpe->slots[k].right != right))
+        k = (k + 1) & (bpe->n_slots - 1);
+    return &bpe->slots[k];
+}
+
+void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged)
+{
+    const uint32_t rank = bpe->n_merges++;
+    *find(bpe, left, right) = (m2_bpe_merge){ left, right, merged, rank };
+    bpe->merged_of[rank] = merged;
+}
+
+static uint32_t rank_of(const m2_bpe *bpe, uint32_t left, uint32_t right)
+{
+    const m2_bpe_merge *merge = find(bpe, left, right);
+    return merge->left == M2_BPE_NONE ? M2_BPE_NONE : merge->rank;
+}
+
+static m2_status tokens_reserve(m2_bpe_tokens *tokens, size_t n)
+{
+    if (n <= tokens->room) return M2_OK;
+    uint32_t *ids = realloc(tokens->ids, n * sizeof *ids);
+    if (ids) tokens->ids = ids;
+    uint32_t *ends = ids ? realloc(tokens->ends, n * sizeof *ends) : NULL;
+    if (!ends) return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for %zu tokens", n);
+    tokens->ends = ends;
+    tokens->room = n;
+    return M2_OK;
+}
+
+void m2_bpe_tokens_free(m2_bpe_tokens *tokens)
+{
+    free(tokens->ids);
+    free(tokens->ends);
+    *tokens = (m2_bpe_tokens){ 0 };
+}
+
+/* A word: the arrays are short, so the lowest rank is looked for in all of them. */
+static void encode_by_scan(const m2_bpe *bpe, const unsigned char *bytes, size_t n,
+                           m2_bpe_scratch *scratch, m2_bpe_tokens *tokens)
+{
+    uint32_t *ids = tokens->ids, *ends = tokens->ends;
+    uint32_t ranks[M2_BPE_SCAN_MAX];
+    for (size_t k = 0; k < n; k++) {
+        ids[k] = bpe->byte_id[bytes[k]];
+        ends[k] = (uint32_t)k + 1;
+    }
+    for (size_t k = 0; k + 1 < n; k++) ranks[k] = rank_of(bpe, ids[k], ids[k + 1]);
+    scratch->n_steps += n;
+    while (n > 1) {
+        size_t at = 0;
+        for (size_t k = 1; k + 1 < n; k++)
+            if (ranks[k] < ranks[at]) at = k;
+        if (ranks[at] == M2_BPE_NONE) break;
+        ids[at] = bpe->merged_of[ranks[at]];
+        ends[at] = ends[at + 1];
+        n--;
+        const size_t behind = n - at - 1;
+        memmove(ids + at + 1, ids + at + 2, behind * sizeof *ids);
+        memmove(ends + at + 1, ends + at + 2, behind * sizeof *ends);
+        if (at + 1 < n) {
+            memmove(ranks + at + 1, ranks + at + 2, (behind - 1) * sizeof *ranks);
+            ranks[at] = rank_of(bpe, ids[at], ids[at + 1]);
+        }
+        if (at > 0) ranks[at - 1] = rank_of(bpe, ids[at - 1], ids[at]);
+        scratch->n_steps += 2;
+    }
+    tokens->n = n;
+}
+
+void m2_bpe_scratch_free(m2_bpe_scratch *scratch)
+{
+    free(scratch->ids);
+    free(scratch->next);
+    free(scratch->previous);
+    free(scratch->ranks);
+    free(scratch->nodes);
+    free(scratch->batch);
+    free(scratch->heap);
+    free(scratch->bucket_of);
+    *scratch = (m2_bpe_scratch){ 0 };
+}
+
+static m2_status scratch_reserve(const m2_bpe *bpe, m2_bpe_scratch *s, size_t n)
+{
+    if (n <= s->room) return M2_OK;
+    const uint64_t n_steps = s->n_steps;
+    m2_bpe_scratch_free(s);
+    s->n_steps = n_steps;
+    s->ids = malloc(n * sizeof *s->ids);
+    s->next = malloc(n * sizeof *s->next);
+    s->previous = malloc(n * sizeof *s->previous);
+    s->ranks = malloc(n * sizeof *s->ranks);
+    /* A merge uses up a node and makes at most two, and there are less than n: 2 n live at most. */
+    s->nodes = malloc((2 * n + 1) * sizeof *s->nodes);
+    s->batch = malloc(n * sizeof *s->batch);
+    s->heap = malloc(n * sizeof *s->heap);
+    s->bucket_of = calloc(bpe->n_merges + (size_t)1, sizeof *s->bucket_of);
+    if (!s->ids || !s->next || !s->previous || !s->ranks || !s->nodes || !s->batch || !s->heap ||
+        !s->bucket_of) {
+        m2_bpe_scratch_free(s);
+        return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", n);
+    }
+    s->room = n;
+    return M2_OK;
+}
+
+/* State of one long piece.  A rank with positions waiting is in the heap once, its positions in a
+ * linked list; an entry whose pair has changed since is dropped when it is met. */
+typedef struct long_piece {
+    const m2_bpe *bpe;
+    m2_bpe_scratch *s;
+    size_t n_heap;
+    uint32_t n_nodes, free_node; /* nodes are counted from 1; 0 ends a list */
+} long_piece;
+
+static uint64_t make_node(uint32_t at, uint32_t next)
+{
+    return (uint64_t)at << 32 | next;
+}
+
+static uint32_t node_next(uint64_t node)
+{
+    return (uint32_t)node;
+}
+
+/* Make the pair at `at` one token. */
+static void unlink_right(m2_bpe_scratch *s, uint32_t at, uint32_t merged)
+{
+    const uint32_t gone = s->next[at], behind = s->next[gone];
+    s->ids[at] = merged;
+    s->ranks[gone] = M2_BPE_NONE;
+    s->next[at] = behind;
+    if (behind != M2_BPE_NONE) s->previous[behind] = at;
+}
+
+static uint32_t pair_rank(const m2_bpe *bpe, m2_bpe_scratch *s, uint32_t at)
+{
+    const uint32_t right = s->next[at];
+    s->n_steps++;
+    return right == M2_BPE_NONE ? M2_BPE_NONE : rank_of(bpe, s->ids[at], s->ids[right]);
+}
+
+static void heap_push(long_piece *p, uint32_t rank)
+{
+    uint32_t *heap = p->s->heap;
+    size_t k = p->n_heap++;
+    for (; k > 0 && heap[(k - 1) / 2] > rank; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
+    heap[k] = rank;
+}
+
+static uint32_t heap_pop(long_piece *p)
+{
+    uint32_t *heap = p->s->heap;
+    const uint32_t top = heap[0], last = heap[--p->n_heap];
+    size_t k = 0;
+    for (size_t child; (child = 2 * k + 1) < p->n_heap; k = child) {
+        if (child + 1 < p->n_heap && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= last) break;
+        heap[k] = heap[child];
+    }
+    heap[k] = last;
+    return top;
+}
+
+/* The pair that begins at `at` has become another one. */
+static void set_pair(long_piece *p, uint32_t at)
+{
+    m2_bpe_scratch *s = p->s;
+    const uint32_t rank = s->ranks[at] = pair_rank(p->bpe, s, at);
+    if (rank == M2_BPE_NONE) return;
+    uint32_t node = p->free_node;
+    if (node)
+        p->free_node = node_next(s->nodes[node]);
+    else
+        node = ++p->n_nodes;
+    if (!s->bucket_of[rank]) heap_push(p, rank);
+    s->nodes[node] = make_node(at, s->bucket_of[rank]);
+    s->bucket_of[rank] = node;
+}
+
+static int by_position(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Take a rank's positions, in order from left to right, and forget its list. */
+static size_t take_bucket(long_piece *p, uint32_t rank)
+{
+    m2_bpe_scratch *s = p->s;
+    size_t n = 0;
+    for (uint32_t node = s->bucket_of[rank], after; node; node = after) {
+        const uint32_t at = (uint32_t)(s->nodes[node] >> 32);
+        after = node_next(s->nodes[node]);
+        s->nodes[node] = make_node(0, p->free_node);
+        p->free_node = node;
+        /* Stale, or here twice: the mark keeps a position from being taken again. */
+        if (s->ranks[at] != rank) continue;
+        s->ranks[at] = M2_BPE_NONE;
+        s->batch[n++] = at;
+    }
+    s->bucket_of[rank] = 0;
+    int is_descending = 1;
+    for (size_t k = 0; k < n; k++) {
+        s->ranks[s->batch[k]] = rank;
+        is_descending &= k == 0 || s->batch[k - 1] > s->batch[k];
+    }
+    if (is_descending) { /* the usual case: found from left to right, listed last first */
+        for (size_t k = 0; k < n / 2; k++) {
+            const uint32_t swapped = s->batch[k];
+            s->batch[k] = s->batch[n - 1 - k];
+            s->batch[n - 1 - k] = swapped;
+        }
+    } else {
+        qsort(s->batch, n, sizeof *s->batch, by_position);
+    }
+    return n;
+}
+
+/* All pairs still to be merged, as rank * 2^32 + position, in a binary heap over the nodes' memory. */
+static void ordered_push(uint64_t *heap, size_t *n_heap, uint32_t rank, uint32_t at)
+{
+    const uint64_t key = (uint64_t)rank << 32 | at;
+    size_t k = (*n_heap)++;
+    for (; k > 0 && heap[(k - 1) / 2] > key; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
+    heap[k] = key;
+}
+
+static uint64_t ordered_pop(uint64_t *heap, size_t *n_heap)
+{
+    const uint64_t top = heap[0], last = heap[--*n_heap];
+    size_t k = 0;
+    for (size_t child; (child = 2 * k + 1) < *n_heap; k = child) {
+        if (child + 1 < *n_heap && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= last) break;
+        heap[k] = heap[child];
+    }
+    heap[k] = last;
+    return top;
+}
+
+/* Finish a piece in which a merge has made a pair of lower rank than its own: trained merges never
+ * do, but a file may hold any.  Every pair then goes through one heap, at a few times the cost. */
+static void finish_by_heap(const m2_bpe *bpe, m2_bpe_scratch *s)
+{
+    uint64_t *heap = s->nodes;
+    size_t n_heap = 0;
+    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->next[k])
+        if (s->ranks[k] != M2_BPE_NONE) ordered_push(heap, &n_heap, s->ranks[k], k);
+    while (n_heap > 0) {
+        const uint64_t key = ordered_pop(heap, &n_heap);
+        const uint32_t rank = (uint32_t)(key >> 32), at = (uint32_t)key;
+        if (s->ranks[at] != rank) continue;
+        unlink_right(s, at, bpe->merged_of[rank]);
+        const uint32_t changed[2] = { at, s->previous[at] };
+        for (int k = 0; k < 2; k++) {
+            if (changed[k] == M2_BPE_NONE) continue;
+            s->ranks[changed[k]] = pair_rank(bpe, s, changed[k]);
+            if (s->ranks[changed[k]] != M2_BPE_NONE)
+                ordered_push(heap, &n_heap, s->ranks[changed[k]], changed[k]);
+        }
+    }
+}
+
+static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, size_t n,
+                              m2_bpe_scratch *s, m2_bpe_tokens *tokens)
+{
+    long_piece p = { .bpe = bpe, .s = s };
+    for (uint32_t k = 0; k < n; k++) {
+        s->ids[k] = bpe->byte_id[bytes[k]];
+        s->next[k] = k + 1 < n ? k + 1 : M2_BPE_NONE;
+        s->previous[k] = k > 0 ? k - 1 : M2_BPE_NONE;
+    }
+    for (uint32_t k = 0; k < n; k++) set_pair(&p, k);
+    int is_falling = 0;
+    while (p.n_heap > 0 && !is_falling) {
+        const uint32_t rank = heap_pop(&p);
+        const size_t n_batch = take_bucket(&p, rank);
+        for (size_t k = 0; k < n_batch && !is_falling; k++) {
+            const uint32_t at = s->batch[k];
+            if (s->ranks[at] != rank) continue; /* its left half went to the pair before */
+            unlink_right(s, at, bpe->merged_of[rank]);
+            set_pair(&p, at);
+            if (s->previous[at] != M2_BPE_NONE) set_pair(&p, s->previous[at]);
+            is_falling = p.n_heap > 0 && s->heap[0] <= rank;
+        }
+    }
+    for (; p.n_heap > 0; heap_pop(&p)) s->bucket_of[s->heap[0]] = 0;
+    if (is_falling) finish_by_heap(bpe, s);
+    tokens->n = 0;
+    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->next[k]) {
+        tokens->ids[tokens->n] = s->ids[k];
+        tokens->ends[tokens->n++] = s->next[k] == M2_BPE_NONE ? (uint32_t)n : s->next[k];
+    }
+}
+
+m2_status m2_bpe_encode(const m2_bpe *bpe, const unsigned char *bytes, size_t n, size_t scan_max,
+                        m2_bpe_scratch *scratch, m2_bpe_tokens *tokens)
+{
+    M2_TRY(tokens_reserve(tokens, n));
+    if (n <= scan_max && n <= M2_BPE_SCAN_MAX) {
+        encode_by_scan(bpe, bytes, n, scratch, tokens);
+        return M2_OK;
+    }
+    M2_TRY(scratch_reserve(bpe, scratch, n));
+    encode_by_buckets(bpe, bytes, n, scratch, tokens);
+    return M2_OK;
+}

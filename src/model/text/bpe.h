@@ -1,0 +1,66 @@
+/* bpe.h - byte-pair encoding: the bytes of one piece -> token ids, by merge rank.
+ *
+ * Starting from one token a byte, the pair of neighbours with the lowest rank is merged, the
+ * leftmost first, until no pair has a rank.
+ *
+ * Cost     pieces of a word's length are scanned; longer ones keep positions in a bucket a rank, so
+ *          a piece of n bytes takes about n steps, whatever it holds.
+ * Memory   of a long piece: at most 48 bytes a byte, in the caller's scratch.
+ * Threads  a table may be used by many threads, a scratch by one.
+ */
+#ifndef M2_MODEL_TEXT_BPE_H
+#define M2_MODEL_TEXT_BPE_H
+
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define M2_BPE_NONE UINT32_MAX
+
+typedef struct m2_bpe_merge {
+    uint32_t left, right, merged; /* left is M2_BPE_NONE in a free slot */
+    uint32_t rank;
+} m2_bpe_merge;
+
+typedef struct m2_bpe {
+    uint32_t byte_id[256];
+    m2_bpe_merge *slots; /* hash table, open addressing */
+    uint32_t n_slots;    /* a power of two */
+    uint32_t *merged_of; /* [n_merges] by rank */
+    uint32_t n_merges;
+} m2_bpe;
+
+/* Room for n_merges; byte_id is for the caller to set. */
+m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges);
+void m2_bpe_destroy(m2_bpe *bpe);
+/* The merge of the next rank; a pair given again takes the new rank. */
+void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged);
+
+typedef struct m2_bpe_scratch {
+    uint32_t *ids, *next, *previous, *ranks; /* [room], by first byte of a token              */
+    uint64_t *nodes;                         /* [2 * room + 1]: position, next node           */
+    uint32_t *batch, *heap;                  /* [room]                                        */
+    uint32_t *bucket_of;                     /* [n_merges] first node of a rank's list, or 0  */
+    size_t room;
+    uint64_t n_steps; /* merges tried and pairs looked up so far, for tests of the cost */
+} m2_bpe_scratch;
+
+void m2_bpe_scratch_free(m2_bpe_scratch *scratch);
+
+/* Tokens of the last encode: n of them, ids[k] over bytes [ends[k - 1], ends[k]). */
+typedef struct m2_bpe_tokens {
+    uint32_t *ids, *ends;
+    size_t n, room;
+} m2_bpe_tokens;
+
+void m2_bpe_tokens_free(m2_bpe_tokens *tokens);
+
+/* bytes[0, n), 1 <= n < 2^30.  Pieces over `scan_max` (at most M2_BPE_SCAN_MAX) bytes go through the
+ * buckets; both ways give the same tokens.
+ * Errors  M2_ERR_MEMORY */
+#define M2_BPE_SCAN_MAX 40
+m2_status m2_bpe_encode(const m2_bpe *bpe, const unsigned char *bytes, size_t n, size_t scan_max,
+                        m2_bpe_scratch *scratch, m2_bpe_tokens *tokens);
+
+#endif
