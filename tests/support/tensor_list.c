@@ -55,6 +55,7 @@ static float value_of(m2_test_random *random, const char *name, double deviation
     const char *dot = strrchr(name, '.');
     const float normal = m2_test_random_normal(random);
     if (dot && strcmp(dot, ".weight_g") == 0) return 1 + 0.1f * normal;
+    if (dot && (strcmp(dot, ".alpha") == 0 || strcmp(dot, ".beta") == 0)) return 0.2f * normal;
     return (float)(normal * deviation);
 }
 

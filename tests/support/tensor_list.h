@@ -23,7 +23,7 @@ void tensor_list_add(void *list, const char *name, m2_dtype dtype, int n_dims, c
 /* Fails unless `list` and the lines "name <tab> dtype <tab> AxBxC" of the file hold the same. */
 void tensor_list_check(const tensor_list *list, const char *path);
 /* A safetensors file of random values around 0, of deviation 1 / sqrt(values a row), except that
- * names ending in ".weight_g" are about 1; each name is `prefix` + name from `skip` on. */
+ * ".weight_g" is about 1 and the logarithms ".alpha" and ".beta" are small; each name is `prefix` + name from `skip` on. */
 void tensor_list_write(const tensor_list *list, const char *path, const char *prefix, size_t skip,
                        uint64_t seed);
 
