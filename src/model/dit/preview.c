@@ -8,8 +8,8 @@ static m2_status create(const m2_arch_config *arch, int n_time_channels, m2_prev
 {
     m2_preview_sizes sizes;
     M2_TRY(m2_preview_sizes_init(arch, &sizes));
-    if (n_time_channels < 2 || n_time_channels % 2 != 0 || n_time_channels > sizes.residual)
-        return m2_fail(M2_ERR_MODEL, "time_channel_dim is %d, must be even and from 2 to %lld",
+    if (n_time_channels < 0 || n_time_channels % 2 != 0 || n_time_channels > sizes.residual)
+        return m2_fail(M2_ERR_MODEL, "time_channel_dim is %d, must be even and from 0 to %lld",
                        n_time_channels, (long long)sizes.residual);
     m2_preview *preview = calloc(1, sizeof *preview);
     if (preview)
