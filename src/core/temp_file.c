@@ -45,14 +45,29 @@ m2_status m2_temp_create(m2_temp_file *file, const char *target)
     file->path[0] = '\0';
     if (strlen(target) + 32 > sizeof file->target)
         return m2_fail(M2_ERR_ARG, "%.200s...: the file name is too long", target);
-    struct stat info;
-    if (stat(target, &info) == 0 && S_ISDIR(info.st_mode))
-        return m2_fail(M2_ERR_IO, "%s: is a directory; give the name of a file", target);
     snprintf(file->target, sizeof file->target, "%s", target);
+    struct stat info;
+    if (stat(target, &info) == 0) {
+        if (S_ISDIR(info.st_mode))
+            return m2_fail(M2_ERR_IO, "%s: is a directory; give the name of a file", target);
+        /* The rename would put a file in the place of the device: /dev/null would be gone. */
+        if (!S_ISREG(info.st_mode))
+            return m2_fail(M2_ERR_IO, "%s: is no regular file; give the name of a file", target);
+        char *real = realpath(target, NULL); /* a link stays, the file behind it is replaced */
+        if (real && strlen(real) + 32 <= sizeof file->target)
+            snprintf(file->target, sizeof file->target, "%s", real);
+        free(real);
+    }
+    target = file->target;
     /* Hidden, so that a listing of results does not show it. */
     const char *slash = strrchr(target, '/');
     const int dir = slash ? (int)(slash - target) + 1 : 0;
-    snprintf(file->path, sizeof file->path, "%.*s.%s.XXXXXX", dir, target, target + dir);
+    const int n =
+        snprintf(file->path, sizeof file->path, "%.*s.%s.XXXXXX", dir, target, target + dir);
+    if (n < 0 || (size_t)n >= sizeof file->path) {
+        file->path[0] = '\0';
+        return m2_fail(M2_ERR_ARG, "%.200s...: the file name is too long", target);
+    }
     const int fd = mkstemp(file->path);
     if (fd < 0) {
         const int error = errno;

@@ -92,6 +92,33 @@ static void a_missing_directory_is_named(void **state)
     check_fails(m2_temp_create(&file, "/tmp"), M2_ERR_IO, "is a directory");
 }
 
+/* Catches a rename that puts a file in the place of a device or of a link. */
+static void devices_are_refused_and_links_followed(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char pipe_path[300], link_path[300], target[300];
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe", dir);
+    snprintf(link_path, sizeof link_path, "%s/link", dir);
+    snprintf(target, sizeof target, "%s/target", dir);
+    m2_temp_file file;
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    check_fails(m2_temp_create(&file, pipe_path), M2_ERR_IO, "is no regular file");
+    check_fails(m2_temp_create(&file, "/dev/null"), M2_ERR_IO, "is no regular file");
+    write_text(target, "old");
+    assert_int_equal(symlink("target", link_path), 0);
+    check_ok(m2_temp_create(&file, link_path));
+    write_text(file.path, "newer");
+    check_ok(m2_temp_commit(&file));
+    struct stat info;
+    assert_int_equal(lstat(link_path, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    assert_int_equal(lstat(target, &info), 0);
+    assert_int_equal(info.st_size, 5);
+    assert_int_equal(count_files(dir), 3);
+    m2_test_remove_tree(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -99,6 +126,7 @@ int main(void)
         cmocka_unit_test(a_discarded_file_leaves_nothing),
         cmocka_unit_test(files_under_way_can_all_be_removed),
         cmocka_unit_test(a_missing_directory_is_named),
+        cmocka_unit_test(devices_are_refused_and_links_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
