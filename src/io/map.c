@@ -1,5 +1,7 @@
 #include "io/map.h"
 
+#include "core/temp_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -131,6 +133,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
         write_text("error: ");
         write_text(entry->path ? entry->path : "a mapped file");
         write_text(": cannot be read any more: it was cut or its disk failed during the run\n");
+        m2_temp_remove_all();
         _exit(1);
     }
     signal(number, SIG_DFL);

@@ -25,8 +25,8 @@ typedef struct m2_map {
 m2_status m2_map_open(const char *path, m2_map **map_out);
 void m2_map_close(m2_map *map);
 
-/* For programs, once, at start: on SIGBUS inside a mapping write a message that names the file and
- * _exit(1); any other SIGBUS ends the process as it would have without a handler. */
+/* For programs, once, at start: on SIGBUS inside a mapping write a message that names the file,
+ * remove files under way (temp_file.h) and _exit(1); any other SIGBUS ends the process as it would have without a handler. */
 void m2_map_guard_install(void);
 
 #endif
