@@ -468,7 +468,12 @@ m2_status m2_pickle_load(const char *file, const unsigned char *data, size_t byt
     pickle->end = data + bytes;
     pickle->store_max = bytes_max;
     pickle->n_memo_max = bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX;
-    run(pickle);
+    /* The stack has memory from the start, so that "no values above the mark" is still a place. */
+    const m2_pickle_value first = { .type = M2_PICKLE_NONE };
+    if (m2_pickle_append(pickle, &pickle->stack, &first, 1)) {
+        pickle->stack.n = 0;
+        run(pickle);
+    }
     const m2_status status = pickle->status;
     if (status != M2_OK) {
         m2_pickle_free(pickle);
