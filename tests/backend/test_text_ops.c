@@ -1,4 +1,5 @@
-/* The text encoder's operators against the same maths in double, written out here once more. */
+/* The text encoder's operators against the same maths in double, written out here once more, and
+ * every instruction set against the scalar definitions, bit for bit. */
 #include "support/check.h"
 
 #include "backend/cpu/cpu.h"
@@ -497,6 +498,85 @@ static void mean_of_rows_is_the_sum_times_the_rounded_reciprocal(void **state)
     for (int64_t i = 0; i < 40; i++) assert_int_equal(((m2_bf16 *)y16.data)[i].bits, 0);
 }
 
+/* ---- instruction sets ---- */
+
+typedef struct all_outputs {
+    m2_tensor q, k, gated, mixed, conv, delta, normed;
+} all_outputs;
+
+/* Every text operator on widths that are not whole vectors, from the same inputs. */
+static void run_all(test_env *env, const m2_ops *ops, m2_dtype dtype, int64_t dim, int64_t n_rot,
+                    delta_case size, all_outputs *out)
+{
+    const int64_t n = size.n;
+    env->random.state = 77;
+    m2_tensor qg = make(env, dtype, n, 3, 2 * dim), k_in = make(env, dtype, n, 3, dim);
+    m2_tensor w = make(env, dtype, dim), taps = make(env, dtype, 3 * dim, 1, 4);
+    m2_tensor c = make(env, dtype, n, n_rot), s = make(env, dtype, n, n_rot);
+    m2_tensor o = make(env, dtype, n, 3, dim), z = make(env, dtype, n, 3 * dim);
+    fill_normal(env, &qg, 2.0f);
+    fill_normal(env, &k_in, 1.0f);
+    fill_normal(env, &w, 1.0f);
+    fill_normal(env, &taps, 1.0f);
+    fill_normal(env, &o, 1.0f);
+    fill_normal(env, &z, 20.0f); /* also where the sigmoid is 0 or 1 */
+    ops->text_rope_table(ops, &(m2_text_rope_table_args){ 1e4, &c, &s });
+    out->q = make(env, dtype, n, 3, dim);
+    out->k = make(env, dtype, n, 3, dim);
+    out->gated = make(env, dtype, n, 3 * dim);
+    out->mixed = make(env, dtype, n, 3 * dim);
+    out->conv = make(env, dtype, n, 3 * dim);
+    out->normed = make(env, dtype, n, 3 * dim);
+    const m2_text_qk_norm_rope_args qk = { &qg, &k_in, &w, &w, &c, &s, 1e-6f, &out->q, &out->k };
+    ops->text_qk_norm_rope(ops, &qk);
+    ops->text_gate(ops, &(m2_text_gate_args){ &o, &qg, &out->gated });
+    ops->silu_mul(ops, &(m2_silu_mul_args){ &z, &out->gated, &out->mixed });
+    ops->causal_conv_silu(ops, &(m2_causal_conv_silu_args){ &z, &taps, &out->conv });
+    ops->gated_rms_norm(ops, &(m2_gated_rms_norm_args){ &o, &w, &z, 1e-6f, &out->normed });
+    delta_data data = delta_inputs(env, dtype, size);
+    run_delta(env, ops, size, &data, 0);
+    out->delta = data.o;
+}
+
+static void check_same(const m2_tensor *a, const m2_tensor *b, const char *what, m2_isa isa)
+{
+    if (memcmp(a->data, b->data, m2_tensor_bytes(a)) != 0)
+        fail_msg("%s in %s differs from ref", what, m2_isa_name(isa));
+}
+
+/* Catches any step of a vector version that is not the scalar one's: another order of sums, an
+ * FMA more or less, a tail read from the next row. */
+static void every_instruction_set_gives_the_bits_of_ref(void **state)
+{
+    test_env *env = *state;
+    static const int64_t dims[][2] = { { 32, 4 }, { 256, 32 }, { 20, 10 }, { 7, 3 }, { 600, 17 } };
+    m2_pool *pool = NULL;
+    check_ok(m2_pool_create(2, &pool));
+    for (int isa = M2_ISA_AVX2; isa <= (int)m2_isa_detect(); isa++) {
+        m2_ops ops;
+        check_ok(m2_ops_init_cpu(&ops, pool, (m2_isa)isa));
+        for (size_t i = 0; i < 5 * N_DELTA_CASES; i++) {
+            for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+                const m2_dtype dtype = is_bf16 ? M2_BF16 : M2_F32;
+                const int64_t *dim = dims[i % 5];
+                const delta_case size = delta_cases[i % N_DELTA_CASES];
+                all_outputs a, b;
+                m2_arena_reset(&env->arena);
+                run_all(env, &env->ops, dtype, dim[0], dim[1], size, &a);
+                run_all(env, &ops, dtype, dim[0], dim[1], size, &b);
+                check_same(&a.q, &b.q, "q", (m2_isa)isa);
+                check_same(&a.k, &b.k, "k", (m2_isa)isa);
+                check_same(&a.gated, &b.gated, "text_gate", (m2_isa)isa);
+                check_same(&a.mixed, &b.mixed, "silu_mul", (m2_isa)isa);
+                check_same(&a.conv, &b.conv, "causal_conv_silu", (m2_isa)isa);
+                check_same(&a.normed, &b.normed, "gated_rms_norm", (m2_isa)isa);
+                check_same(&a.delta, &b.delta, "gated_delta_rule", (m2_isa)isa);
+            }
+        }
+    }
+    m2_pool_destroy(pool);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -514,6 +594,7 @@ int main(void)
         TEST(delta_rule_is_causal),
         TEST(gated_norm_weighs_then_gates_with_silu),
         TEST(mean_of_rows_is_the_sum_times_the_rounded_reciprocal),
+        TEST(every_instruction_set_gives_the_bits_of_ref),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,24 +1,13 @@
-#include "backend/cpu/ref/ref.h"
+#include "backend/cpu/ref/gated_delta_rule.h"
 
 #include "backend/cpu/ref/act.h"
+#include "backend/cpu/ref/ref.h"
 #include "core/fmath.h"
 
 #include <assert.h>
 #include <string.h>
 
 #define CHUNK 64
-
-/* What both forms need of a token, in `scratch`: normalised q (scaled) and k of its key heads, and
- * per value head the step size beta and the decay, as exp(g) or, for chunks, as g itself. */
-typedef struct delta_run {
-    m2_gated_delta_rule_args args;
-    int64_t n;
-    float *q, *k; /* [n, Hk, dk]                          */
-    float *decay; /* [n, Hv]                              */
-    float *beta;  /* [n, Hv]                              */
-    float *work;  /* [Hv, ...], see work_per_head         */
-    int64_t work_per_head;
-} delta_run;
 
 static int64_t round_up(int64_t value, int64_t step)
 {
@@ -64,7 +53,7 @@ static void normalise_head(const m2_tensor *qkv, int64_t from, int64_t dim, floa
 
 static void prepare_rows(void *context, int64_t begin, int64_t end, int worker)
 {
-    const delta_run *run = context;
+    const m2_delta_run *run = context;
     const m2_gated_delta_rule_args *args = &run->args;
     const int64_t n_key = args->n_key_heads, dk = args->key_dim, n_value = args->n_value_heads;
     const int64_t width = 2 * n_key * dk + n_value * args->value_dim;
@@ -72,7 +61,7 @@ static void prepare_rows(void *context, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t t = begin; t < end; t++) {
         for (int64_t h = 0; h < n_key; h++) {
-            const int64_t to = (t * n_key + h) * dk;
+            const int64_t to = (h * run->n + t) * dk;
             normalise_head(args->qkv, t * width + h * dk, dk, q_scale, run->q + to);
             normalise_head(args->qkv, t * width + (n_key + h) * dk, dk, 1.0f, run->k + to);
         }
@@ -82,13 +71,13 @@ static void prepare_rows(void *context, int64_t begin, int64_t end, int worker)
             const float step =
                 m2_softplusf(m2_ref_get(args->a, idx) + m2_ref_get(args->dt_bias, h));
             const float g = -m2_expf(m2_ref_get(args->a_log, h)) * step;
-            run->beta[idx] = m2_ref_round(args->b->dtype, beta);
-            run->decay[idx] = args->use_chunks ? g : m2_expf(g);
+            run->beta[h * run->n + t] = m2_ref_round(args->b->dtype, beta);
+            run->decay[h * run->n + t] = args->use_chunks ? g : m2_expf(g);
         }
     }
 }
 
-static float value_at(const delta_run *run, int64_t t, int64_t head, int64_t column)
+static float value_at(const m2_delta_run *run, int64_t t, int64_t head, int64_t column)
 {
     const m2_gated_delta_rule_args *args = &run->args;
     const int64_t keys = 2 * (int64_t)args->n_key_heads * args->key_dim;
@@ -96,12 +85,13 @@ static float value_at(const delta_run *run, int64_t t, int64_t head, int64_t col
     return m2_ref_get(args->qkv, t * width + keys + head * args->value_dim + column);
 }
 
-static int64_t key_head(const delta_run *run, int64_t head)
+static int64_t key_head(const m2_delta_run *run, int64_t head)
 {
     return head / (run->args.n_value_heads / run->args.n_key_heads);
 }
 
-static void output_set(const delta_run *run, int64_t t, int64_t head, int64_t column, float value)
+static void output_set(const m2_delta_run *run, int64_t t, int64_t head, int64_t column,
+                       float value)
 {
     const m2_gated_delta_rule_args *args = &run->args;
     m2_ref_put(args->o, (t * args->n_value_heads + head) * args->value_dim + column, value);
@@ -110,22 +100,21 @@ static void output_set(const delta_run *run, int64_t t, int64_t head, int64_t co
 /* A column of the state never meets another one: items are (head, column) pairs. */
 static void recurrent_columns(void *context, int64_t begin, int64_t end, int worker)
 {
-    const delta_run *run = context;
+    const m2_delta_run *run = context;
     const int64_t dk = run->args.key_dim, dv = run->args.value_dim;
-    const int64_t n_key = run->args.n_key_heads, n_value = run->args.n_value_heads;
     (void)worker;
     for (int64_t item = begin; item < end; item++) {
         const int64_t head = item / dv, column = item % dv;
         float *state = run->work + head * run->work_per_head + column * dk;
         memset(state, 0, (size_t)dk * sizeof *state);
         for (int64_t t = 0; t < run->n; t++) {
-            const float *q = run->q + (t * n_key + key_head(run, head)) * dk;
-            const float *k = run->k + (t * n_key + key_head(run, head)) * dk;
-            const float decay = run->decay[t * n_value + head];
+            const float *q = run->q + (key_head(run, head) * run->n + t) * dk;
+            const float *k = run->k + (key_head(run, head) * run->n + t) * dk;
+            const float decay = run->decay[head * run->n + t];
             for (int64_t i = 0; i < dk; i++) state[i] *= decay;
             const float seen = dot_blocks(k, 1, state, 1, dk);
             const float step =
-                (value_at(run, t, head, column) - seen) * run->beta[t * n_value + head];
+                (value_at(run, t, head, column) - seen) * run->beta[head * run->n + t];
             for (int64_t i = 0; i < dk; i++) state[i] = fmaf(k[i], step, state[i]);
             output_set(run, t, head, column, dot_blocks(q, 1, state, 1, dk));
         }
@@ -143,7 +132,7 @@ typedef struct chunk_work {
     float *g;     /* [64] cumulative sums of g         */
 } chunk_work;
 
-static chunk_work chunk_work_of(const delta_run *run, int64_t head)
+static chunk_work chunk_work_of(const m2_delta_run *run, int64_t head)
 {
     const int64_t dk = run->args.key_dim, dv = run->args.value_dim;
     chunk_work work = { .state = run->work + head * run->work_per_head };
@@ -157,21 +146,20 @@ static chunk_work chunk_work_of(const delta_run *run, int64_t head)
 }
 
 /* T = (I - A)^-1 by forward substitution, row by row, and the scores P. */
-static void chunk_scores(const delta_run *run, const chunk_work *work, int64_t head, int64_t first,
-                         int64_t rows)
+static void chunk_scores(const m2_delta_run *run, const chunk_work *work, int64_t head,
+                         int64_t first, int64_t rows)
 {
-    const int64_t dk = run->args.key_dim, n_key = run->args.n_key_heads;
-    const int64_t n_value = run->args.n_value_heads, key = key_head(run, head);
+    const int64_t dk = run->args.key_dim, key = key_head(run, head);
     float before[CHUNK];
     float sum = 0.0f;
     for (int64_t i = 0; i < rows; i++) {
-        sum += run->decay[(first + i) * n_value + head];
+        sum += run->decay[head * run->n + first + i];
         work->g[i] = sum;
-        const float *q_i = run->q + ((first + i) * n_key + key) * dk;
-        const float *k_i = run->k + ((first + i) * n_key + key) * dk;
-        const float beta = run->beta[(first + i) * n_value + head];
+        const float *q_i = run->q + (key * run->n + first + i) * dk;
+        const float *k_i = run->k + (key * run->n + first + i) * dk;
+        const float beta = run->beta[head * run->n + first + i];
         for (int64_t j = 0; j <= i; j++) {
-            const float *k_j = run->k + ((first + j) * n_key + key) * dk;
+            const float *k_j = run->k + (key * run->n + first + j) * dk;
             const float fade = m2_expf(work->g[i] - work->g[j]);
             work->p[i * CHUNK + j] = dot_blocks(q_i, 1, k_j, 1, dk) * fade;
             before[j] = -(dot_blocks(k_i, 1, k_j, 1, dk) * beta * fade);
@@ -186,23 +174,22 @@ static void chunk_scores(const delta_run *run, const chunk_work *work, int64_t h
 }
 
 /* U = T (beta v) and W = T (beta k exp(G)); k is scaled inside the sum's second factor. */
-static void chunk_targets(const delta_run *run, const chunk_work *work, int64_t head, int64_t first,
-                          int64_t rows)
+static void chunk_targets(const m2_delta_run *run, const chunk_work *work, int64_t head,
+                          int64_t first, int64_t rows)
 {
     const int64_t dk = run->args.key_dim, dv = run->args.value_dim;
-    const int64_t n_key = run->args.n_key_heads, n_value = run->args.n_value_heads;
     float column[CHUNK];
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < dv; c++)
             work->v[i * dv + c] =
-                value_at(run, first + i, head, c) * run->beta[(first + i) * n_value + head];
+                value_at(run, first + i, head, c) * run->beta[head * run->n + first + i];
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < dv; c++)
             work->u[i * dv + c] = dot_blocks(work->t + i * CHUNK, 1, work->v + c, dv, i + 1);
     for (int64_t c = 0; c < dk; c++) {
         for (int64_t i = 0; i < rows; i++) {
-            const float *k = run->k + ((first + i) * n_key + key_head(run, head)) * dk;
-            const float beta = run->beta[(first + i) * n_value + head];
+            const float *k = run->k + (key_head(run, head) * run->n + first + i) * dk;
+            const float beta = run->beta[head * run->n + first + i];
             column[i] = k[c] * beta * m2_expf(work->g[i]);
         }
         for (int64_t i = 0; i < rows; i++)
@@ -211,18 +198,18 @@ static void chunk_targets(const delta_run *run, const chunk_work *work, int64_t 
 }
 
 /* V' = U - W S, the outputs, and the state behind the chunk. */
-static void chunk_advance(const delta_run *run, const chunk_work *work, int64_t head, int64_t first,
-                          int64_t rows)
+static void chunk_advance(const m2_delta_run *run, const chunk_work *work, int64_t head,
+                          int64_t first, int64_t rows)
 {
     const int64_t dk = run->args.key_dim, dv = run->args.value_dim;
-    const int64_t n_key = run->args.n_key_heads, key = key_head(run, head);
+    const int64_t key = key_head(run, head);
     const float last = work->g[rows - 1];
     float column[CHUNK];
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < dv; c++)
             work->u[i * dv + c] -= dot_blocks(work->w + i * dk, 1, work->state + c, dv, dk);
     for (int64_t i = 0; i < rows; i++) {
-        const float *q = run->q + ((first + i) * n_key + key) * dk;
+        const float *q = run->q + (key * run->n + first + i) * dk;
         const float fade = m2_expf(work->g[i]);
         for (int64_t c = 0; c < dv; c++) {
             const float past = dot_blocks(q, 1, work->state + c, dv, dk) * fade;
@@ -232,7 +219,7 @@ static void chunk_advance(const delta_run *run, const chunk_work *work, int64_t 
     }
     for (int64_t r = 0; r < dk; r++) {
         for (int64_t i = 0; i < rows; i++)
-            column[i] = run->k[((first + i) * n_key + key) * dk + r] * m2_expf(last - work->g[i]);
+            column[i] = run->k[(key * run->n + first + i) * dk + r] * m2_expf(last - work->g[i]);
         for (int64_t c = 0; c < dv; c++) {
             float *state = work->state + r * dv + c;
             *state = *state * m2_expf(last) + dot_blocks(column, 1, work->u + c, dv, rows);
@@ -242,7 +229,7 @@ static void chunk_advance(const delta_run *run, const chunk_work *work, int64_t 
 
 static void chunked_heads(void *context, int64_t begin, int64_t end, int worker)
 {
-    const delta_run *run = context;
+    const m2_delta_run *run = context;
     (void)worker;
     for (int64_t head = begin; head < end; head++) {
         const chunk_work work = chunk_work_of(run, head);
@@ -257,7 +244,8 @@ static void chunked_heads(void *context, int64_t begin, int64_t end, int worker)
     }
 }
 
-void m2_ref_gated_delta_rule(const m2_ops *ops, const m2_gated_delta_rule_args *args)
+void m2_delta_prepare(const m2_ops *ops, const m2_gated_delta_rule_args *args,
+                      m2_delta_run *run_out)
 {
     const int64_t n = args->o->shape[0], dk = args->key_dim, dv = args->value_dim;
     const int64_t n_key = args->n_key_heads, n_value = args->n_value_heads;
@@ -266,14 +254,21 @@ void m2_ref_gated_delta_rule(const m2_ops *ops, const m2_gated_delta_rule_args *
     assert(m2_tensor_count(args->scratch) >=
            m2_gated_delta_scratch(n, (int)n_key, (int)dk, (int)n_value, (int)dv, args->use_chunks));
     assert(n_value % n_key == 0);
-    delta_run run = { .args = *args, .n = n, .q = args->scratch->data };
+    m2_delta_run run = { .args = *args, .n = n, .q = args->scratch->data };
     run.k = run.q + round_up(n * n_key * dk, M2_REF_LANES);
     run.decay = run.k + round_up(n * n_key * dk, M2_REF_LANES);
     run.beta = run.decay + round_up(n * n_value, M2_REF_LANES);
     run.work = run.beta + round_up(n * n_value, M2_REF_LANES);
     run.work_per_head = work_floats(dk, dv, args->use_chunks);
-
     m2_parallel_for(ops->pool, n, 4, prepare_rows, &run);
+    *run_out = run;
+}
+
+void m2_ref_gated_delta_rule(const m2_ops *ops, const m2_gated_delta_rule_args *args)
+{
+    const int64_t n_value = args->n_value_heads, dv = args->value_dim;
+    m2_delta_run run;
+    m2_delta_prepare(ops, args, &run);
     if (args->use_chunks)
         m2_parallel_for(ops->pool, n_value, 1, chunked_heads, &run);
     else
