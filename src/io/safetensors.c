@@ -181,8 +181,27 @@ static m2_status take_sizes(parser *p, int64_t *values, int max, int *n_out)
     return take(p, ']') ? M2_OK : fail_at(p, "',' or ']' was expected");
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const m2_ckpt_metadata *)a)->key, ((const m2_ckpt_metadata *)b)->key);
+}
+
+/* Of this file: the shards of one checkpoint each have a "format". */
+static m2_status check_keys(const parser *p, int64_t first)
+{
+    m2_ckpt_metadata *const entries = p->checkpoint->metadata + first;
+    const int64_t n = p->checkpoint->n_metadata - first;
+    qsort(entries, (size_t)n, sizeof *entries, compare_keys);
+    for (int64_t i = 1; i < n; i++)
+        if (strcmp(entries[i - 1].key, entries[i].key) == 0)
+            return m2_fail(M2_ERR_FORMAT, "%s: __metadata__ has '%.200s' twice", p->map->path,
+                           entries[i].key);
+    return M2_OK;
+}
+
 static m2_status take_metadata(parser *p)
 {
+    const int64_t first = p->checkpoint->n_metadata;
     m2_checkpoint *const checkpoint = p->checkpoint;
     if (!take(p, '{')) return fail_at(p, "__metadata__ is not an object");
     if (take(p, '}')) return M2_OK;
@@ -197,7 +216,7 @@ static m2_status take_metadata(parser *p)
         checkpoint->metadata = metadata;
         checkpoint->metadata[checkpoint->n_metadata++] = entry;
     } while (take(p, ','));
-    return take(p, '}') ? M2_OK : fail_at(p, "',' or '}' was expected");
+    return take(p, '}') ? check_keys(p, first) : fail_at(p, "',' or '}' was expected");
 }
 
 static m2_status fail_tensor(const parser *p, const char *name, const char *what)

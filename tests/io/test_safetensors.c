@@ -150,6 +150,7 @@ static void broken_headers_are_refused_with_the_reason(void **state)
           "\\u escape" },
         { "{\"\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "surrogate" },
         { "{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "UTF-8" },
+        { "{\"__metadata__\":{\"a\":\"\",\"b\":\"\",\"a\":\"\"}}", 0, "'a' twice" },
         { "{\"__metadata__\":{\"a\":1}}", 0, "string was expected" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}} x", 1, "behind" },
