@@ -28,6 +28,11 @@
 #define SPIN_NS        50000
 #define PAUSES_A_CHECK 32
 
+/* A worker takes part in a loop only if it comes before the caller, done with the last item, shuts
+ * the gate.  So nobody waits for a worker that still sleeps, or has lost its CPU to another process:
+ * what it would have done, others have. */
+#define GATE_OPEN 0x80000000u
+
 typedef struct pool_loop {
     m2_loop_body *body;
     void *context;
@@ -48,7 +53,7 @@ struct m2_pool {
     pool_loop loop;
     _Alignas(64) atomic_uint generation; /* grows by one a loop; workers sleep on it */
     _Alignas(64) _Atomic int64_t next;   /* first item that nobody has taken         */
-    _Alignas(64) atomic_uint n_busy;     /* workers still inside the loop            */
+    _Alignas(64) atomic_uint gate;       /* GATE_OPEN, and the workers in the loop   */
     atomic_int n_asleep;
     atomic_bool caller_sleeps;
     atomic_bool is_closing;
@@ -236,6 +241,22 @@ static unsigned wait_for_loop(m2_pool *pool, unsigned seen)
     return now;
 }
 
+static bool enter_loop(m2_pool *pool)
+{
+    unsigned gate = atomic_load(&pool->gate);
+    while (gate & GATE_OPEN) {
+        if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) return true;
+    }
+    return false;
+}
+
+static void leave_loop(m2_pool *pool)
+{
+    /* One and shut: the last of those that the caller waits for. */
+    if (atomic_fetch_sub(&pool->gate, 1) == 1 && atomic_load(&pool->caller_sleeps))
+        futex_wake(&pool->gate, 1);
+}
+
 static void *worker_main(void *argument)
 {
     pool_worker *worker = argument;
@@ -244,9 +265,9 @@ static void *worker_main(void *argument)
     for (;;) {
         seen = wait_for_loop(pool, seen);
         if (atomic_load(&pool->is_closing)) return NULL;
+        if (!enter_loop(pool)) continue;
         run_chunks(pool, worker->idx);
-        if (atomic_fetch_sub(&pool->n_busy, 1) == 1 && atomic_load(&pool->caller_sleeps))
-            futex_wake(&pool->n_busy, 1);
+        leave_loop(pool);
     }
 }
 
@@ -317,12 +338,13 @@ void *m2_pool_scratch(m2_pool *pool, int worker)
 
 static void wait_for_workers(m2_pool *pool)
 {
-    if (spin_for(pool, &pool->n_busy, 0, true)) return;
+    atomic_fetch_and(&pool->gate, ~GATE_OPEN);
+    if (spin_for(pool, &pool->gate, 0, true)) return;
     /* The last worker reads the flag after its count, we the count after the flag: one of the two
      * sees the other. */
     atomic_store(&pool->caller_sleeps, true);
-    unsigned busy;
-    while ((busy = atomic_load(&pool->n_busy)) != 0) futex_wait(&pool->n_busy, busy);
+    unsigned inside;
+    while ((inside = atomic_load(&pool->gate)) != 0) futex_wait(&pool->gate, inside);
     atomic_store(&pool->caller_sleeps, false);
 }
 
@@ -357,7 +379,7 @@ void m2_parallel_for(m2_pool *pool, int64_t n_items, int64_t chunk, m2_loop_body
                                   .chunk = chunk,
                                   .log = m2_log_bound() };
         atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->n_busy, (unsigned)pool->n_threads - 1, memory_order_relaxed);
+        atomic_store(&pool->gate, GATE_OPEN); /* what is above is seen by whoever enters */
         atomic_fetch_add(&pool->generation, 1);
         if (atomic_load(&pool->n_asleep) > 0) futex_wake(&pool->generation, INT_MAX);
         run_chunks(pool, 0);

@@ -2,7 +2,8 @@
  *
  * The split of a loop depends on the caller's `chunk` alone, never on the number of threads, and
  * every chunk is computed alone: so results have the same bits for any number of threads.  Workers
- * spin for some microseconds after a loop when every worker has a CPU of its own, then sleep.
+ * spin for some microseconds after a loop when every worker has a CPU of its own, then sleep; a loop
+ * does not wait for a worker that comes when all items are taken.
  *
  * Floating point  while a loop runs, every worker and the calling thread flush denormals to zero
  *                 (FTZ and DAZ); the caller's mode is restored before m2_parallel_for returns.
