@@ -143,13 +143,21 @@ static m2_status keep_packet(void *user, AVPacket *packet)
     return M2_OK;
 }
 
+static m2_status check_cancelled(const m2_mp4 *mp4)
+{
+    if (mp4->is_cancelled && mp4->is_cancelled(mp4->user))
+        return m2_fail(M2_ERR_INTERRUPTED, "%s: stopped on request before it was written",
+                       mp4->file.target);
+    return M2_OK;
+}
+
 m2_status m2_mp4_write_frame(m2_mp4 *mp4, const uint8_t *rgb)
 {
-    m2_status status;
-    if (mp4->n_frames == mp4->n_frames_max)
+    m2_status status = check_cancelled(mp4);
+    if (status == M2_OK && mp4->n_frames == mp4->n_frames_max)
         status = m2_fail(M2_ERR_ARG, "%s: a picture more than the %lld announced", mp4->file.target,
                          (long long)mp4->n_frames_max);
-    else
+    if (status == M2_OK)
         status = m2_video_encoder_write(mp4->video, rgb, keep_packet, &mp4->video_packets);
     if (status != M2_OK) {
         mp4->has_failed = 1;
@@ -178,14 +186,6 @@ m2_status m2_mp4_write_audio(m2_mp4 *mp4, const float *samples, int64_t n_sample
             mp4->samples[c][mp4->n_samples + i] = x > 1.0f ? 1.0f : x < -1.0f ? -1.0f : x;
         }
     mp4->n_samples += n_samples;
-    return M2_OK;
-}
-
-static m2_status check_cancelled(const m2_mp4 *mp4)
-{
-    if (mp4->is_cancelled && mp4->is_cancelled(mp4->user))
-        return m2_fail(M2_ERR_INTERRUPTED, "%s: stopped on request before it was written",
-                       mp4->file.target);
     return M2_OK;
 }
 

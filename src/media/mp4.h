@@ -39,7 +39,7 @@ typedef struct m2_mp4_params {
     const char *encoder;    /* NULL or "auto": the first that opens; else its name              */
     const m2_mp4_tag *tags; /* borrowed for the call                                          */
     int n_tags;
-    int (*is_cancelled)(void *user); /* asked between packets by finish(); may be NULL        */
+    int (*is_cancelled)(void *user); /* asked once a picture and a packet; may be NULL         */
     void *user;
 } m2_mp4_params;
 
@@ -48,7 +48,7 @@ typedef struct m2_mp4_params {
  * Errors  M2_ERR_ARG (a parameter), M2_ERR_UNSUPPORTED (encoder), M2_ERR_IO (path) */
 m2_status m2_mp4_open(const char *path, const m2_mp4_params *params, m2_mp4 **mp4_out);
 /* The next picture, [height, width, 3] full-range RGB.
- * Errors  M2_ERR_ARG (one more than n_frames), M2_ERR_INTERNAL (encoder) */
+ * Errors  M2_ERR_ARG (one more than n_frames), M2_ERR_INTERNAL (encoder), M2_ERR_INTERRUPTED */
 m2_status m2_mp4_write_frame(m2_mp4 *mp4, const uint8_t *rgb);
 /* The next samples, [n_samples, 2]; beyond +-1 they are clipped.
  * Errors  M2_ERR_ARG (more than said), M2_ERR_NUMERIC (a sample that is not finite) */
