@@ -1,4 +1,5 @@
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/lanes/ops.h"
 
 #if defined(M2_LANES_avx512)
 void m2_ops_init_avx512(m2_ops *ops)
@@ -6,5 +7,7 @@ void m2_ops_init_avx512(m2_ops *ops)
 void m2_ops_init_avx2(m2_ops *ops)
 #endif
 {
-    (void)ops;
+#define SET_SLOT(name) ops->name = M2_LANES_NAME(name);
+    M2_LANES_OPS(SET_SLOT)
+#undef SET_SLOT
 }
