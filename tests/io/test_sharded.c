@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct test_env {
@@ -141,6 +142,37 @@ static void broken_indices_are_refused(void **state)
     }
 }
 
+/* A hub's cache: a folder of links to blobs of other names, with a slash at the end. */
+static void folder_of_links_opens(void **state)
+{
+    const test_env *env = *state;
+    write_index(env, whole_index);
+    char *dir = m2_test_join(env->dir, "snapshot");
+    char *slashed = m2_test_join(dir, "");
+    static const char *const names[] = { "model.safetensors.index.json",
+                                         "model-00001-of-00002.safetensors",
+                                         "model-00002-of-00002.safetensors" };
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        char blob[32];
+        snprintf(blob, sizeof blob, "blob%d", i);
+        char *from = m2_test_join(env->dir, names[i]), *to = m2_test_join(env->dir, blob);
+        char *link = m2_test_join(dir, names[i]), *target = m2_test_join("..", blob);
+        assert_int_equal(rename(from, to), 0);
+        assert_int_equal(symlink(target, link), 0);
+        free(from);
+        free(to);
+        free(link);
+        free(target);
+    }
+    m2_checkpoint *checkpoint = NULL;
+    check_ok(m2_checkpoint_open(slashed, &checkpoint));
+    assert_int_equal(m2_checkpoint_n_tensors(checkpoint), 3);
+    m2_checkpoint_close(checkpoint);
+    free(slashed);
+    free(dir);
+}
+
 /* The bundled model is laid out as the release is. */
 static void demo_model_opens(void **state)
 {
@@ -162,6 +194,7 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(missing_shards_and_names_are_all_listed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_indices_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(folder_of_links_opens, set_up, tear_down),
         cmocka_unit_test(demo_model_opens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
