@@ -19,10 +19,10 @@ typedef struct m2_ckpt_tensor {
     m2_dtype dtype;
     int n_dims;
     int64_t shape[M2_MAX_DIMS];
-    const void *data;  /* mapped, row-major, if the values lie so in the file and are aligned to
+    const void *data;   /* mapped, row-major, if the values lie so in the file and are aligned to
                           their type; else NULL: use m2_checkpoint_read */
-    const char *file;  /* path of the file that holds it */
-    int64_t count;     /* elements */
+    const char *file;   /* path of the file that holds it */
+    int64_t count;      /* elements */
     const void *source; /* private: where its bytes are             */
     int64_t stride[M2_MAX_DIMS]; /* private: in elements             */
 } m2_ckpt_tensor;

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define M2_LAYERS_MAX 256
-#define M2_TIERS_MAX 16
+#define M2_TIERS_MAX  16
 
 typedef struct m2_arch_config {
     int num_layers, hidden_size, head_dim, num_query_groups;
@@ -23,12 +23,12 @@ typedef struct m2_arch_config {
     int moe_num_experts, moe_top_k, moe_num_heads;
     double moe_route_scale;
     int moe_expert_intermediate, moe_shared_intermediate, moe_modality_intermediate;
-    unsigned char is_mm_layer[M2_LAYERS_MAX];  /* one weight set per modality */
+    unsigned char is_mm_layer[M2_LAYERS_MAX]; /* one weight set per modality */
     unsigned char is_moe_layer[M2_LAYERS_MAX];
 } m2_arch_config;
 
 typedef struct m2_eval_config {
-    double fps;                         /* 12.5                                        */
+    double fps; /* 12.5                                        */
     double shift;
     int vae_stride[3], z_dim;
     double video_guidance, audio_guidance;
@@ -37,7 +37,7 @@ typedef struct m2_eval_config {
     int use_dynamic_cfg, dynamic_cfg_start_t;
     double dynamic_cfg_cutoff;
     int use_negative_prompt;
-    char *negative_prompt;              /* NULL: the released one; owned by the config */
+    char *negative_prompt; /* NULL: the released one; owned by the config */
     int use_ref_for_uncond;
     int use_skimmed_cfg;
     double skimmed_cfg_scale, cfg_rescale;
@@ -48,14 +48,14 @@ typedef struct m2_eval_config {
 
 typedef struct m2_tier {
     char name[32];
-    int width, height;       /* pixels of the preview, multiples of 16 */
+    int width, height; /* pixels of the preview, multiples of 16 */
     int needs_refiner;
 } m2_tier;
 
 typedef struct m2_model_config {
     m2_arch_config arch;
     m2_eval_config eval;
-    int64_t seed;            /* default seed                                    */
+    int64_t seed; /* default seed                                    */
     int n_tiers;
     m2_tier tiers[M2_TIERS_MAX]; /* 272p, 540p, 1080p, and those of magi2.json  */
     char default_tier[32];

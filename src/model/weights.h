@@ -24,9 +24,9 @@
 #define M2_WEIGHT_EXPERTS  2u /* dimension 0 is cut by expert parallelism      */
 
 typedef struct m2_weight_desc {
-    size_t offset;            /* of an m2_tensor in the struct          */
-    const char *name;         /* below the prefix                       */
-    m2_dtype dtype;           /* as bound; the file's may differ        */
+    size_t offset;    /* of an m2_tensor in the struct          */
+    const char *name; /* below the prefix                       */
+    m2_dtype dtype;   /* as bound; the file's may differ        */
     int shape[M2_MAX_DIMS];
     unsigned flags;
 } m2_weight_desc;
