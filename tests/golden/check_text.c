@@ -7,6 +7,8 @@
 #include "golden.h"
 
 #include "model/text/encoder.h"
+#include "model/text/prompt.h"
+#include "model/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +19,8 @@ typedef struct text_model {
     const char *name, *dir;
     m2_text_config config;
     m2_checkpoint *checkpoint;
+    m2_tokenizer *tokenizer; /* for prompts */
     m2_ops measure;
-    int want_all_layers;
 } text_model;
 
 /* One encoder over its own weights arena. */
@@ -163,21 +165,22 @@ static void check_hidden(text_model *model, golden_file *file)
 /* ---- prompts ---- */
 
 /* Rows of a figure's tokens, or none for null. */
-static int32_t *figure_rows(golden_run *run, const json_t *list, int64_t n_tokens, int64_t *n_out)
+static int32_t *figure_rows(golden_run *run, const char *name, const json_t *list, int64_t n_tokens,
+                            int64_t *n_out)
 {
     const size_t n = json_array_size(list); /* 0 for null */
     int32_t *rows = golden_alloc(run, (n + 1) * sizeof *rows);
+    *n_out = (int64_t)n;
     for (size_t i = 0; i < n; i++) {
-        const json_int_t row = json_integer_value(json_array_get(list, i));
+        const json_t *entry = json_array_get(list, i);
+        const json_int_t row = json_is_integer(entry) ? json_integer_value(entry) : -1;
         if (row < 0 || row >= n_tokens) {
-            golden_result(run, 0, "figures", "token %lld of %lld", (long long)row,
-                          (long long)n_tokens);
-            *n_out = 0;
+            golden_result(run, 0, name, "token %lld of %lld", (long long)row, (long long)n_tokens);
+            *n_out = -1;
             return rows;
         }
         rows[i] = (int32_t)row;
     }
-    *n_out = (int64_t)n;
     return rows;
 }
 
@@ -198,13 +201,73 @@ static m2_tensor special_token(const text_model *model, const m2_tensor *feature
     return y;
 }
 
+/* The prompt's text and tokens as we make them. */
+typedef struct prompt_front {
+    char *text;
+    size_t bytes;
+    m2_tokens tokens;
+} prompt_front;
+
+static void close_front(prompt_front *front)
+{
+    m2_tokens_free(&front->tokens);
+    free(front->text);
+}
+
+/* Text and ids must be the recorded ones. */
+static m2_status check_front(const text_model *model, const char *name, const json_t *line,
+                             const m2_tensor *ids, prompt_front *front)
+{
+    golden_run *run = model->run;
+    const json_t *prompt = json_object_get(line, "prompt");
+    const json_t *wanted = json_object_get(line, "normalized");
+    if (!json_is_string(prompt) || !json_is_string(wanted))
+        return m2_fail(M2_ERR_FORMAT, "no prompt or no normalized text");
+    M2_TRY(m2_prompt_normalise(json_string_value(prompt), json_string_length(prompt), &front->text,
+                               &front->bytes));
+    const int is_same = front->bytes == json_string_length(wanted) &&
+                        memcmp(front->text, json_string_value(wanted), front->bytes) == 0;
+    golden_result(run, is_same, golden_format(run, "%s text", name), "%zu bytes, %zu expected",
+                  front->bytes, json_string_length(wanted));
+    M2_TRY(m2_tokenizer_encode(model->tokenizer, front->text, front->bytes, NULL, &front->tokens));
+    const int64_t n = m2_tensor_count(ids);
+    const int are_same = front->tokens.n == n &&
+                         memcmp(front->tokens.id, ids->data, (size_t)n * sizeof(int32_t)) == 0;
+    golden_result(run, are_same, golden_format(run, "%s ids", name), "%lld ids, %lld expected",
+                  (long long)front->tokens.n, (long long)n);
+    return M2_OK;
+}
+
+/* The figure's tokens must be the recorded ones, null being none. */
+static void check_figure_tokens(golden_run *run, const char *name, const char *key,
+                                const prompt_front *front, const int32_t *rows, int64_t n_rows)
+{
+    int number = 0;
+    int64_t *indices = NULL, n = 0;
+    if (sscanf(key, "<Figure %d>", &number) != 1 || number < 1) {
+        golden_result(run, 0, name, "not understood: figure \"%s\"", key);
+        return;
+    }
+    if (m2_prompt_figure_tokens(&front->tokens, front->text, front->bytes, number, &indices, &n) !=
+        M2_OK) {
+        golden_result(run, 0, name, "%s", m2_last_error());
+        return;
+    }
+    int are_same = n == n_rows;
+    for (int64_t i = 0; are_same && i < n; i++) are_same = indices[i] == rows[i];
+    golden_result(run, are_same, golden_format(run, "%s tokens", name), "%lld, %lld expected",
+                  (long long)n, (long long)n_rows);
+    free(indices);
+}
+
 /* The mean of the recorded features must have the recorded bits; that of ours obeys the error rule
  * against the mean of the truth. */
 static void check_figure(const text_model *model, golden_file *file, int prompt, int figure,
-                         const json_t *list, const m2_tensor *ours)
+                         const char *key, const json_t *list, const prompt_front *front,
+                         const m2_tensor *ours)
 {
     golden_run *run = model->run;
-    const char *name = golden_format(run, "%s prompt %d figure %d", model->name, prompt, figure);
+    const char *name = golden_format(run, "%s prompt %d %s", model->name, prompt, key);
     const m2_tensor wanted =
         golden_tensor(file, golden_format(run, "%d.special%d", prompt, figure), M2_BF16);
     const m2_tensor recorded =
@@ -212,10 +275,13 @@ static void check_figure(const text_model *model, golden_file *file, int prompt,
     const m2_tensor truth = golden_tensor(file, golden_format(run, "%d.truth", prompt), M2_F32);
     if (!wanted.data || !recorded.data || !truth.data) return;
     int64_t n_rows;
-    const int32_t *rows = figure_rows(run, list, recorded.shape[0], &n_rows);
+    const int32_t *rows = figure_rows(run, name, list, recorded.shape[0], &n_rows);
+    if (n_rows < 0) return;
+    check_figure_tokens(run, name, key, front, rows, n_rows);
     const int64_t width = recorded.shape[1];
-    if (m2_tensor_count(&wanted) != width) {
-        golden_result(run, 0, name, "the special token has another width");
+    if (m2_tensor_count(&wanted) != width ||
+        m2_tensor_count(&truth) != m2_tensor_count(&recorded)) {
+        golden_result(run, 0, name, "tensors of different widths");
         return;
     }
     const m2_tensor mean = special_token(model, &recorded, rows, n_rows);
@@ -232,7 +298,7 @@ static void check_figure(const text_model *model, golden_file *file, int prompt,
 }
 
 static void check_prompt(const text_model *model, const text_variant *variant, golden_file *file,
-                         int idx, const json_t *line)
+                         int idx, json_t *line)
 {
     golden_run *run = model->run;
     const char *name = golden_format(run, "%s prompt %d", model->name, idx);
@@ -242,23 +308,35 @@ static void check_prompt(const text_model *model, const text_variant *variant, g
     if (!features.data) return;
     golden_judge(file, name, &features, golden_format(run, "%d.hidden", idx),
                  golden_format(run, "%d.truth", idx), 2);
+    prompt_front front = { 0 };
+    if (check_front(model, name, line, &ids, &front) != M2_OK)
+        golden_result(run, 0, name, "%s", m2_last_error());
     const char *key;
-    json_t *list;
+    json_t *value;
     int figure = 0;
-    json_object_foreach(json_object_get(line, "figures"), key, list)
-        check_figure(model, file, idx, figure++, list, &features);
+    json_object_foreach(json_object_get(line, "figures"), key, value)
+        check_figure(model, file, idx, figure++, key, value, &front, &features);
+    json_object_foreach(line, key, value)
+    {
+        if (strcmp(key, "prompt") != 0 && strcmp(key, "normalized") != 0 &&
+            strcmp(key, "figures") != 0)
+            golden_result(run, 0, name, "not understood: \"%s\"", key);
+    }
+    close_front(&front);
 }
 
-static void check_prompts(const text_model *model, golden_file *file, const json_t *lines)
+static void check_prompts(text_model *model, golden_file *file, const json_t *lines)
 {
     text_variant variant = { .params = { .dtype = M2_BF16 } };
-    if (open_variant(model, &variant) != M2_OK) {
+    if (m2_tokenizer_open(golden_format(model->run, "%s/tokenizer.json", model->dir),
+                          &model->tokenizer) != M2_OK ||
+        open_variant(model, &variant) != M2_OK) {
         golden_result(model->run, 0, model->name, "%s", m2_last_error());
-        close_variant(&variant);
-        return;
+    } else {
+        for (size_t i = 0; i < json_array_size(lines); i++)
+            check_prompt(model, &variant, file, (int)i, json_array_get(lines, i));
     }
-    for (size_t i = 0; i < json_array_size(lines); i++)
-        check_prompt(model, &variant, file, (int)i, json_array_get(lines, i));
+    m2_tokenizer_close(model->tokenizer);
     close_variant(&variant);
 }
 

@@ -2,6 +2,7 @@
 #include "support/check.h"
 
 #include "backend/cpu/cpu.h"
+#include "io/safetensors_write.h"
 #include "model/text/encoder.h"
 
 #include <stdio.h>
@@ -256,6 +257,54 @@ static void a_special_token_is_the_mean_of_its_rows_or_zeros(void **state)
     for (int64_t i = 0; i < width; i++) assert_int_equal(((m2_bf16 *)y.data)[i].bits, 0);
 }
 
+/* Writes what is needed of the model, under other names, into a folder's model.safetensors. */
+static void write_renamed(test_env *env, const char *dir, const char *prefix)
+{
+    static const char released[] = "model.language_model.";
+    m2_named_tensor tensors[256];
+    int n = 0;
+    for (int64_t i = 0; i < m2_checkpoint_n_tensors(env->checkpoint); i++) {
+        const m2_ckpt_tensor *from = m2_checkpoint_at(env->checkpoint, i);
+        const char *name = from->name + strlen(released);
+        if (strncmp(from->name, released, strlen(released)) != 0 ||
+            strncmp(name, "layers.6.", 9) == 0 || strncmp(name, "layers.7.", 9) == 0 ||
+            strcmp(name, "norm.weight") == 0)
+            continue;
+        char *renamed = m2_new(&env->data, char, strlen(prefix) + strlen(name) + 1);
+        sprintf(renamed, "%s%s", prefix, name);
+        tensors[n].name = renamed;
+        tensors[n].tensor = m2_tensor_new(&env->data, from->dtype, from->n_dims, from->shape);
+        m2_checkpoint_read(from, from->dtype, tensors[n++].tensor.data);
+        assert_true(n < 256);
+    }
+    char path[4096];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    check_ok(m2_safetensors_write(path, tensors, n, NULL, 0));
+}
+
+/* Text-only folders name tensors without the released prefix.  Catches a prefix that is assumed,
+ * and layers asked for that no feature needs. */
+static void names_without_the_released_prefix_give_the_same_bits(void **state)
+{
+    test_env *env = *state;
+    create(env, (m2_text_encoder_params){ .dtype = M2_BF16 });
+    const m2_tensor ids = recorded(env, "L7", "ids", M2_I32);
+    const m2_tensor wanted = run(env, &env->ops, ids.data, 7, M2_BF16, NULL, NULL);
+    static const char *const prefixes[] = { "", "model." };
+    for (int i = 0; i < 2; i++) {
+        char *dir = m2_test_make_dir();
+        write_renamed(env, dir, prefixes[i]);
+        m2_checkpoint *released = env->checkpoint;
+        check_ok(m2_checkpoint_open(dir, &env->checkpoint));
+        create(env, (m2_text_encoder_params){ .dtype = M2_BF16 });
+        const m2_tensor features = run(env, &env->ops, ids.data, 7, M2_BF16, NULL, NULL);
+        assert_memory_equal(features.data, wanted.data, m2_tensor_bytes(&wanted));
+        m2_checkpoint_close(env->checkpoint);
+        env->checkpoint = released;
+        m2_test_remove_tree(dir);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -267,6 +316,7 @@ int main(void)
         TEST(the_plan_is_exactly_what_a_run_takes),
         TEST(ids_beyond_the_table_and_empty_prompts_are_refused),
         TEST(a_special_token_is_the_mean_of_its_rows_or_zeros),
+        TEST(names_without_the_released_prefix_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
