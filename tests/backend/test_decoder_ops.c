@@ -195,11 +195,15 @@ static void frames_are_truncated_and_clamped(void **state)
     test_env *env = *state;
     static const float in[] = { -1, 1, 0, 0.99999f, 1.5f, -7, INFINITY, -INFINITY, NAN, -0.0f };
     static const uint8_t out[] = { 0, 255, 127, 254, 255, 0, 255, 0, 0, 127 };
-    m2_tensor x = m2_tensor_make(&env->arena, M2_F32, 10);
-    m2_tensor y = m2_tensor_make(&env->arena, M2_U8, 10);
-    for (int i = 0; i < 10; i++) put(&x, i, in[i]);
-    env->ops.frames_u8(&env->ops, &(m2_frames_u8_args){ .x = &x, .y = &y });
-    for (int i = 0; i < 10; i++) assert_int_equal(((const uint8_t *)y.data)[i], out[i]);
+    m2_tensor x = m2_tensor_make(&env->arena, M2_F32, 25);
+    m2_tensor y = m2_tensor_make(&env->arena, M2_U8, 25);
+    for (int i = 0; i < 25; i++) put(&x, i, in[i % 10]);
+    for (int isa = M2_ISA_REF; isa <= (int)m2_isa_detect(); isa++) {
+        m2_ops ops;
+        check_ok(m2_ops_init_cpu(&ops, NULL, (m2_isa)isa));
+        ops.frames_u8(&ops, &(m2_frames_u8_args){ .x = &x, .y = &y });
+        for (int i = 0; i < 25; i++) assert_int_equal(((const uint8_t *)y.data)[i], out[i % 10]);
+    }
 }
 
 /* alpha and beta are logarithms; at 0 the function is x + sin^2 x, as 1 + 1e-9 rounds to 1. */

@@ -6,6 +6,7 @@
 
 #include "media/resample.h"
 #include "model/audio/oobleck.h"
+#include "recorded_errors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +33,8 @@ static m2_tensor resample(golden_run *run, const char *name, const float *in, in
 
 /* ---- resampling alone ---- */
 
-static void check_length(golden_run *run, golden_file *file, const char *stem)
+static void check_length(golden_run *run, golden_file *file, const char *stem,
+                         const char *case_name, const json_t *report)
 {
     const m2_tensor in = golden_tensor(file, golden_format(run, "%s.in", stem), M2_F32);
     const char *reference = golden_format(run, "%s.out", stem);
@@ -50,18 +52,24 @@ static void check_length(golden_run *run, golden_file *file, const char *stem)
                       "too short for one sample: refused");
         return;
     }
+    const char *tensor = golden_format(run, "%lld -> %lld float32", (long long)in.shape[0],
+                                       (long long)m2_resample_length(in.shape[0]));
+    recorded_errors_check(run, report, file, case_name, tensor, reference, truth);
     const m2_tensor out = resample(run, name, in.data, in.shape[0]);
     if (out.data) golden_judge(file, name, &out, reference, truth, 2);
 }
 
-static void check_lengths(golden_run *run, const char *path)
+static void check_lengths(golden_run *run, const char *dir, const char *file_name,
+                          const json_t *report)
 {
-    golden_file *file = golden_open(run, path);
+    golden_file *file = golden_open(run, golden_format(run, "%s/%s", dir, file_name));
+    const char *case_name = golden_format(run, "%.*s", (int)strcspn(file_name, "."), file_name);
     if (!file) return;
     for (int64_t i = 0; i < golden_n_entries(file); i++) {
         const char *name = golden_entry(file, i)->name;
         if (!ends_with(name, ".in")) continue;
-        check_length(run, file, golden_format(run, "%.*s", (int)strlen(name) - 3, name));
+        check_length(run, file, golden_format(run, "%.*s", (int)strlen(name) - 3, name), case_name,
+                     report);
     }
     golden_close(file);
 }
@@ -74,6 +82,7 @@ typedef struct audio_case {
     const char *folder;
     const m2_oobleck_config *config;
     const m2_checkpoint *checkpoint;
+    const json_t *report; /* or NULL */
 } audio_case;
 
 /* Both arenas are as large as the plan says, to the byte.  `wave` [samples, 2]. */
@@ -131,6 +140,9 @@ static void check_resampled(const audio_case *test, const char *stem, const floa
         golden_tensor(test->file, golden_format(run, "%s.wave.truth", stem), M2_F32);
     const m2_tensor theirs = golden_tensor(test->file, reference, M2_F32);
     if (!recorded.data || !exact_wave.data || !theirs.data) return;
+    recorded_errors_check(run, test->report, test->file,
+                          golden_format(run, "%s/%s", test->folder, stem), "resampled float32",
+                          reference, truth);
     const m2_tensor alone = resample(run, name, interleave(run, &recorded), n);
     if (alone.data) golden_judge(test->file, name, &alone, reference, truth, 2);
 
@@ -172,12 +184,23 @@ static void check_clip(const audio_case *test, const char *stem)
         values[n + i] = wave[2 * i + 1];
     }
     planar.data = values;
+    recorded_errors_check(
+        run, test->report, test->file, golden_format(run, "%s/%s", test->folder, stem), "f32",
+        golden_format(run, "%s.wave.f32", stem), golden_format(run, "%s.wave.truth", stem));
     golden_judge(test->file, name, &planar, golden_format(run, "%s.wave.f32", stem),
                  golden_format(run, "%s.wave.truth", stem), 2);
     check_resampled(test, stem, wave, n);
 }
 
-static int check_folder(golden_run *run, const char *dir, const char *folder)
+static void check_files(golden_run *run, const char *base)
+{
+    for (char **file = golden_list(run, base, 0); *file; file++)
+        if (strcmp(*file, "model_config.json") != 0 && strcmp(*file, "model.safetensors") != 0 &&
+            strcmp(*file, "decode.safetensors") != 0 && strcmp(*file, "report.json") != 0)
+            golden_result(run, 0, golden_format(run, "%s/%s", base, *file), "not understood");
+}
+
+static int check_folder(golden_run *run, const char *dir, const char *folder, const json_t *report)
 {
     const char *base = golden_format(run, "%s%s%s", dir, folder[0] ? "/" : "", folder);
     const char *data = golden_format(run, "%s/decode.safetensors", base);
@@ -185,13 +208,14 @@ static int check_folder(golden_run *run, const char *dir, const char *folder)
     if (!golden_is_file(data) && !golden_is_file(config_path)) return 0;
     m2_oobleck_config config;
     m2_checkpoint *checkpoint = NULL;
+    check_files(run, base);
     if (m2_oobleck_config_load(config_path, &config) != M2_OK ||
         m2_checkpoint_open(golden_format(run, "%s/model.safetensors", base), &checkpoint) !=
             M2_OK) {
         golden_result(run, 0, folder, "%s", m2_last_error());
         return 1;
     }
-    const audio_case test = { run, golden_open(run, data), folder, &config, checkpoint };
+    const audio_case test = { run, golden_open(run, data), folder, &config, checkpoint, report };
     for (int64_t i = 0; test.file && i < golden_n_entries(test.file); i++) {
         const char *name = golden_entry(test.file, i)->name;
         if (!ends_with(name, ".latent")) continue;
@@ -204,18 +228,24 @@ static int check_folder(golden_run *run, const char *dir, const char *folder)
 
 void golden_check_audio(golden_run *run, const char *dir)
 {
-    int n = check_folder(run, dir, "");
+    json_t *report = recorded_errors_load(run, dir);
+    int n = check_folder(run, dir, "", report);
     const int is_one_case = n > 0;
     for (char **folder = golden_list(run, dir, 1); *folder; folder++) {
-        if (check_folder(run, dir, *folder))
+        if (check_folder(run, dir, *folder, report))
             n++;
         else
             golden_result(run, 0, *folder, "a folder without a case");
     }
     for (char **file = golden_list(run, dir, 0); !is_one_case && *file; file++) {
-        if (!ends_with(*file, ".safetensors")) continue;
-        check_lengths(run, golden_format(run, "%s/%s", dir, *file));
-        n++;
+        if (strcmp(*file, "report.json") == 0) continue;
+        if (ends_with(*file, ".safetensors")) {
+            check_lengths(run, dir, *file, report);
+            n++;
+        } else {
+            golden_result(run, 0, *file, "not understood");
+        }
     }
     if (n == 0) golden_result(run, 0, dir, "no cases");
+    json_decref(report);
 }

@@ -5,6 +5,7 @@
 #include "golden.h"
 
 #include "model/vae/turbo.h"
+#include "recorded_errors.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,8 @@ typedef struct turbo_case {
     const char *folder;
     const m2_turbo_config *config;
     const m2_checkpoint *checkpoint;
-    json_t *f32_errors; /* or NULL */
+    const json_t *report; /* or NULL */
+    json_t *f32_errors;   /* or NULL */
 } turbo_case;
 
 /* Gathers [n, H, W, 3] pieces into [3, F, H, W]. */
@@ -102,6 +104,9 @@ static void judge(const turbo_case *test, const char *stem, m2_dtype dtype)
                       (long long)sink.n_seen, (long long)sink.video.shape[1]);
         return;
     }
+    recorded_errors_check(test->run, test->report, test->file,
+                          golden_format(test->run, "%s/%s", test->folder, stem), kind, reference,
+                          truth);
     if (golden_has(test->file, reference)) {
         golden_judge(test->file, name, &sink.video, reference, truth, 2);
         return;
@@ -151,7 +156,15 @@ static void check_entries(turbo_case *test)
     json_decref(test->f32_errors);
 }
 
-static int check_folder(golden_run *run, const char *dir, const char *folder)
+static void check_files(golden_run *run, const char *base)
+{
+    for (char **file = golden_list(run, base, 0); *file; file++)
+        if (strcmp(*file, "config.json") != 0 && strcmp(*file, "checkpoint.ckpt") != 0 &&
+            strcmp(*file, "decode.safetensors") != 0 && strcmp(*file, "report.json") != 0)
+            golden_result(run, 0, golden_format(run, "%s/%s", base, *file), "not understood");
+}
+
+static int check_folder(golden_run *run, const char *dir, const char *folder, const json_t *report)
 {
     const char *base = golden_format(run, "%s%s%s", dir, folder[0] ? "/" : "", folder);
     const char *data = golden_format(run, "%s/decode.safetensors", base);
@@ -159,12 +172,13 @@ static int check_folder(golden_run *run, const char *dir, const char *folder)
     if (!golden_is_file(data) && !golden_is_file(config_path)) return 0;
     m2_turbo_config config;
     m2_checkpoint *checkpoint = NULL;
+    check_files(run, base);
     if (m2_turbo_config_load(config_path, &config) != M2_OK ||
         m2_checkpoint_open(golden_format(run, "%s/checkpoint.ckpt", base), &checkpoint) != M2_OK) {
         golden_result(run, 0, folder, "%s", m2_last_error());
         return 1;
     }
-    turbo_case test = { run, golden_open(run, data), folder, &config, checkpoint, NULL };
+    turbo_case test = { run, golden_open(run, data), folder, &config, checkpoint, report, NULL };
     if (test.file) check_entries(&test);
     golden_close(test.file);
     m2_checkpoint_close(checkpoint);
@@ -173,12 +187,18 @@ static int check_folder(golden_run *run, const char *dir, const char *folder)
 
 void golden_check_turbo(golden_run *run, const char *dir)
 {
-    int n = check_folder(run, dir, "");
+    json_t *report = recorded_errors_load(run, dir);
+    int n = check_folder(run, dir, "", report);
+    if (n == 0) {
+        for (char **file = golden_list(run, dir, 0); *file; file++)
+            if (strcmp(*file, "report.json") != 0) golden_result(run, 0, *file, "not understood");
+    }
     for (char **folder = golden_list(run, dir, 1); *folder; folder++) {
-        if (check_folder(run, dir, *folder))
+        if (check_folder(run, dir, *folder, report))
             n++;
         else
             golden_result(run, 0, *folder, "a folder without a case");
     }
     if (n == 0) golden_result(run, 0, dir, "no cases");
+    json_decref(report);
 }
