@@ -1,127 +1,30 @@
 /* What a player gets from our mp4 files: pixels, samples, counts, times.  Files are decoded with
  * FFmpeg's decoders and turned to RGB by the maths of their tags (support/media_file.h). */
-#include "media/mp4.h"
+#include "clip_maker.h"
 #include "support/check.h"
 #include "support/media_file.h"
 
-#include <dirent.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-typedef struct test_env {
-    char *dir;
-    char path[256];
-} test_env;
-
-static int set_up(void **state)
-{
-    test_env *env = calloc(1, sizeof *env);
-    env->dir = m2_test_make_dir();
-    snprintf(env->path, sizeof env->path, "%s/clip.mp4", env->dir);
-    *state = env;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    test_env *env = *state;
-    m2_test_remove_tree(env->dir);
-    free(env);
-    return 0;
-}
-
-static int n_files(const char *dir)
-{
-    int n = 0;
-    DIR *handle = opendir(dir);
-    assert_non_null(handle);
-    for (struct dirent *entry; (entry = readdir(handle));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) n++;
-    closedir(handle);
-    return n;
-}
-
-/* Two voices that share nothing, so that swapped or mixed channels show; a chirp and a beat, so that
- * only the right lag correlates. */
-static float *make_sound(int64_t n)
-{
-    float *samples = malloc((size_t)n * 2 * sizeof *samples);
-    for (int64_t i = 0; i < n; i++) {
-        const double t = (double)i / M2_MP4_SAMPLE_RATE;
-        const double beat = 0.5 + 0.5 * sin(6.283185307 * 2.3 * t);
-        samples[2 * i] = (float)(0.6 * sin(6.283185307 * (200 * t + 150 * t * t)));
-        samples[2 * i + 1] = (float)(0.5 * beat * sin(6.283185307 * 1234.5 * t + 1));
-    }
-    return samples;
-}
-
-/* A bright disc and a coloured gradient that both move: smooth, as decoded video is. */
-static uint8_t *make_clip(int n_frames, int width, int height)
-{
-    uint8_t *rgb = malloc((size_t)n_frames * (size_t)(width * height) * 3), *to = rgb;
-    for (int f = 0; f < n_frames; f++)
-        for (int y = 0; y < height; y++)
-            for (int x = 0; x < width; x++, to += 3) {
-                const double dx = x - width * (0.5 + 0.3 * cos(0.1 * f));
-                const double dy = y - height * (0.5 + 0.3 * sin(0.1 * f));
-                const double disc = exp(-(dx * dx + dy * dy) / (0.02 * width * height));
-                to[0] = (uint8_t)(40 + 60.0 * x / width + 150 * disc);
-                to[1] = (uint8_t)(60 + 40 * sin(0.05 * (x + y + 2 * f)) + 100 * disc);
-                to[2] = (uint8_t)(150 - 80.0 * y / height + 20 * disc);
-            }
-    return rgb;
-}
-
-static m2_mp4_params params_of(int n_frames, int width, int height, int fps_num, int fps_den)
-{
-    return (m2_mp4_params){ .width = width,
-                            .height = height,
-                            .fps_num = fps_num,
-                            .fps_den = fps_den,
-                            .n_frames = n_frames,
-                            .n_samples =
-                                (int64_t)n_frames * M2_MP4_SAMPLE_RATE * fps_den / fps_num };
-}
-
-static m2_status write_clip(const char *path, const m2_mp4_params *params, const uint8_t *rgb,
-                            const float *samples)
-{
-    m2_mp4 *mp4 = NULL;
-    m2_status status = m2_mp4_open(path, params, &mp4);
-    const size_t frame_bytes = (size_t)params->width * (size_t)params->height * 3;
-    for (int64_t f = 0; f < params->n_frames && status == M2_OK; f++)
-        status = m2_mp4_write_frame(mp4, rgb + (size_t)f * frame_bytes);
-    /* In uneven pieces, as a decoder gives them. */
-    for (int64_t i = 0; i < params->n_samples && status == M2_OK; i += 10007) {
-        const int64_t n = params->n_samples - i < 10007 ? params->n_samples - i : 10007;
-        status = m2_mp4_write_audio(mp4, samples + 2 * i, n);
-    }
-    if (status == M2_OK) status = m2_mp4_finish(mp4);
-    m2_mp4_destroy(mp4);
-    return status;
-}
 
 /* Catches BT.601 in place of BT.709, full in place of limited range, a matrix other than the tag
  * says, swapped colours: each moves one of these by more than 2 levels. */
 static void solid_colours_come_back_within_two_levels(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     static const uint8_t colours[][3] = { { 255, 0, 0 },     { 0, 255, 0 },     { 0, 0, 255 },
                                           { 128, 128, 128 }, { 255, 255, 255 }, { 0, 0, 0 },
                                           { 200, 120, 40 },  { 20, 90, 160 } };
     enum { WIDTH = 96, HEIGHT = 64, N_FRAMES = 5 };
-    const m2_mp4_params params = params_of(N_FRAMES, WIDTH, HEIGHT, 25, 2);
-    float *samples = make_sound(params.n_samples);
+    const m2_mp4_params params = clip_params(N_FRAMES, WIDTH, HEIGHT, 25, 2);
+    float *samples = clip_sound(params.n_samples);
     uint8_t *rgb = malloc(N_FRAMES * WIDTH * HEIGHT * 3);
     for (size_t k = 0; k < sizeof colours / sizeof colours[0]; k++) {
         for (int i = 0; i < N_FRAMES * WIDTH * HEIGHT * 3; i++) rgb[i] = colours[k][i % 3];
-        check_ok(write_clip(env->path, &params, rgb, samples));
+        check_ok(clip_write(env->path, &params, rgb, samples));
         m2_test_clip clip = m2_test_clip_read(env->path);
         assert_int_equal(clip.n_frames, N_FRAMES);
         for (int i = 0; i < N_FRAMES * WIDTH * HEIGHT * 3; i++)
@@ -149,12 +52,12 @@ static void check_frames(const m2_test_clip *clip, const uint8_t *rgb, int64_t n
 /* Catches frames shifted, dropped or doubled, chroma half a pixel off, low quality. */
 static void moving_clip_comes_back_above_40_db(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     enum { N_FRAMES = 50, WIDTH = 160, HEIGHT = 96 };
-    const m2_mp4_params params = params_of(N_FRAMES, WIDTH, HEIGHT, 25, 1);
-    uint8_t *rgb = make_clip(N_FRAMES, WIDTH, HEIGHT);
-    float *samples = make_sound(params.n_samples);
-    check_ok(write_clip(env->path, &params, rgb, samples));
+    const m2_mp4_params params = clip_params(N_FRAMES, WIDTH, HEIGHT, 25, 1);
+    uint8_t *rgb = clip_frames(N_FRAMES, WIDTH, HEIGHT);
+    float *samples = clip_sound(params.n_samples);
+    check_ok(clip_write(env->path, &params, rgb, samples));
     m2_test_clip clip = m2_test_clip_read(env->path);
     check_frames(&clip, rgb, N_FRAMES, 40, "synthetic clip"); /* measured: 44.6 */
     m2_test_clip_free(&clip);
@@ -178,7 +81,7 @@ static double luma_psnr(const uint8_t *a, const uint8_t *b, int64_t n_pixels)
  * which is kept whole, to 45. */
 static void demo_frames_come_back_with_luma_above_45_db(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     enum { N_FRAMES = 125, WIDTH = 96, HEIGHT = 64, COLUMNS = 25 };
     int64_t sheet_width, sheet_height;
     uint8_t *sheet = m2_test_png_read(m2_test_path("data/demo-e2e/t2va_30_frames.png"),
@@ -191,9 +94,9 @@ static void demo_frames_come_back_with_luma_above_45_db(void **state)
             memcpy(rgb + (f * HEIGHT + y) * WIDTH * 3,
                    sheet + ((f / COLUMNS * HEIGHT + y) * sheet_width + f % COLUMNS * WIDTH) * 3,
                    WIDTH * 3);
-    const m2_mp4_params params = params_of(N_FRAMES, WIDTH, HEIGHT, 25, 2);
-    float *samples = make_sound(params.n_samples);
-    check_ok(write_clip(env->path, &params, rgb, samples));
+    const m2_mp4_params params = clip_params(N_FRAMES, WIDTH, HEIGHT, 25, 2);
+    float *samples = clip_sound(params.n_samples);
+    check_ok(clip_write(env->path, &params, rgb, samples));
     m2_test_clip clip = m2_test_clip_read(env->path);
     check_frames(&clip, rgb, N_FRAMES, 36, "demo clip"); /* measured: 37.0 */
     const double luma = luma_psnr(clip.rgb, rgb, N_FRAMES * WIDTH * HEIGHT);
@@ -210,10 +113,10 @@ static void demo_frames_come_back_with_luma_above_45_db(void **state)
  * middle of the transition, measured as the centre of gravity, shows it. */
 static void chroma_stays_where_it_was(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     enum { WIDTH = 64, HEIGHT = 32 };
-    const m2_mp4_params params = params_of(3, WIDTH, HEIGHT, 25, 1);
-    float *samples = make_sound(params.n_samples);
+    const m2_mp4_params params = clip_params(3, WIDTH, HEIGHT, 25, 1);
+    float *samples = clip_sound(params.n_samples);
     static uint8_t rgb[3 * WIDTH * HEIGHT * 3];
     for (int edge = 31; edge <= 32; edge++) {
         for (int i = 0; i < 3 * WIDTH * HEIGHT; i++) {
@@ -222,7 +125,7 @@ static void chroma_stays_where_it_was(void **state)
             rgb[3 * i + 1] = 60;
             rgb[3 * i + 2] = is_red ? 40 : 200;
         }
-        check_ok(write_clip(env->path, &params, rgb, samples));
+        check_ok(clip_write(env->path, &params, rgb, samples));
         m2_test_clip clip = m2_test_clip_read(env->path);
         double red = 0;
         for (int x = 16; x < 48; x++) {
@@ -250,12 +153,12 @@ static double correlation(const float *a, const float *b, int64_t n, int channel
 /* Catches run-in that is not taken off (a lag of 1,024 samples), swapped channels, wrong rates. */
 static void sound_comes_back_at_lag_zero(void **state)
 {
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(125, 32, 32, 25, 2);
+    clip_env *env = *state;
+    const m2_mp4_params params = clip_params(125, 32, 32, 25, 2);
     assert_int_equal(params.n_samples, 441000);
-    uint8_t *rgb = make_clip(125, 32, 32);
-    float *samples = make_sound(params.n_samples);
-    check_ok(write_clip(env->path, &params, rgb, samples));
+    uint8_t *rgb = clip_frames(125, 32, 32);
+    float *samples = clip_sound(params.n_samples);
+    check_ok(clip_write(env->path, &params, rgb, samples));
     m2_test_clip clip = m2_test_clip_read(env->path);
     assert_int_equal(clip.first_sample, 0);
     /* The decoder may give what fills up the last frame of 1,024, but nothing may be lacking. */
@@ -277,9 +180,9 @@ static void sound_comes_back_at_lag_zero(void **state)
  * waveform (0.9 and less).  Beyond +-1 it is clipped, so the encoder never sees more. */
 static void loud_noise_keeps_its_waveform(void **state)
 {
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(25, 32, 32, 25, 2);
-    uint8_t *rgb = make_clip(25, 32, 32);
+    clip_env *env = *state;
+    const m2_mp4_params params = clip_params(25, 32, 32, 25, 2);
+    uint8_t *rgb = clip_frames(25, 32, 32);
     float *samples = malloc((size_t)params.n_samples * 2 * sizeof *samples);
     m2_test_random random = { 7 };
     float low[2] = { 0, 0 };
@@ -287,7 +190,7 @@ static void loud_noise_keeps_its_waveform(void **state)
         low[i % 2] += 0.3f * (m2_test_random_uniform(&random, -3, 3) - low[i % 2]);
         samples[i] = low[i % 2];
     }
-    check_ok(write_clip(env->path, &params, rgb, samples));
+    check_ok(clip_write(env->path, &params, rgb, samples));
     m2_test_clip clip = m2_test_clip_read(env->path);
     for (int64_t i = 0; i < 2 * params.n_samples; i++) samples[i] = fmaxf(-1, fminf(1, samples[i]));
     for (int c = 0; c < 2; c++) {
@@ -303,19 +206,19 @@ static void loud_noise_keeps_its_waveform(void **state)
 /* Catches lost or doubled frames at the ends, where encoders hold some back. */
 static void frame_counts_are_exact(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     static const struct {
         int n_frames, fps_num, fps_den;
         int64_t n_samples;
     } cases[] = { { 1, 25, 2, 3528 },     { 2, 25, 2, 7056 },     { 3, 25, 1, 5000 },
                   { 125, 25, 2, 441000 }, { 249, 25, 1, 441000 }, { 1, 25, 1, 1 } };
-    uint8_t *rgb = make_clip(249, 48, 32);
-    float *samples = make_sound(441000);
+    uint8_t *rgb = clip_frames(249, 48, 32);
+    float *samples = clip_sound(441000);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         m2_mp4_params params =
-            params_of(cases[k].n_frames, 48, 32, cases[k].fps_num, cases[k].fps_den);
+            clip_params(cases[k].n_frames, 48, 32, cases[k].fps_num, cases[k].fps_den);
         params.n_samples = cases[k].n_samples;
-        check_ok(write_clip(env->path, &params, rgb, samples));
+        check_ok(clip_write(env->path, &params, rgb, samples));
         m2_test_clip clip = m2_test_clip_read(env->path);
         assert_int_equal(clip.n_frames, cases[k].n_frames);
         assert_int_equal(clip.n_frames_said, cases[k].n_frames);
@@ -342,15 +245,15 @@ static int64_t find(const uint8_t *bytes, int64_t n, const char *text)
 /* What ffprobe would say of the preview's file. */
 static void facts_are_those_of_a_preview_clip(void **state)
 {
-    test_env *env = *state;
-    m2_mp4_params params = params_of(125, 96, 64, 25, 2);
+    clip_env *env = *state;
+    m2_mp4_params params = clip_params(125, 96, 64, 25, 2);
     const m2_mp4_tag tags[] = { { "title", "A cat = a \xe7\x8c\xab; \"meow\"\nnext line" },
                                 { "comment", "{\"seed\": 42, \"steps\": 100}" } };
     params.tags = tags;
     params.n_tags = 2;
-    uint8_t *rgb = make_clip(125, 96, 64);
-    float *samples = make_sound(params.n_samples);
-    check_ok(write_clip(env->path, &params, rgb, samples));
+    uint8_t *rgb = clip_frames(125, 96, 64);
+    float *samples = clip_sound(params.n_samples);
+    check_ok(clip_write(env->path, &params, rgb, samples));
     m2_test_clip clip = m2_test_clip_read(env->path);
     assert_int_equal(clip.n_streams, 2);
     assert_int_equal(clip.video->codec_id, AV_CODEC_ID_H264);
@@ -392,14 +295,14 @@ static void facts_are_those_of_a_preview_clip(void **state)
 /* Catches dates, addresses, thread races and uninitialised padding in the file. */
 static void same_clip_gives_the_same_bytes(void **state)
 {
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(60, 160, 96, 25, 1);
-    uint8_t *rgb = make_clip(60, 160, 96);
-    float *samples = make_sound(params.n_samples);
+    clip_env *env = *state;
+    const m2_mp4_params params = clip_params(60, 160, 96, 25, 1);
+    uint8_t *rgb = clip_frames(60, 160, 96);
+    float *samples = clip_sound(params.n_samples);
     uint8_t *first = NULL;
     int64_t n_first = 0;
     for (int run = 0; run < 3; run++) {
-        check_ok(write_clip(env->path, &params, rgb, samples));
+        check_ok(clip_write(env->path, &params, rgb, samples));
         int64_t n;
         uint8_t *bytes = m2_test_bytes_read(env->path, &n);
         if (run == 0) {
@@ -420,13 +323,13 @@ static void same_clip_gives_the_same_bytes(void **state)
 /* Sizes that are no multiple of 16 (1080 is not) are cropped by the stream, never rounded. */
 static void even_sizes_are_exact_and_odd_ones_refused(void **state)
 {
-    test_env *env = *state;
+    clip_env *env = *state;
     static const int sizes[][2] = { { 98, 62 }, { 90, 50 }, { 34, 18 }, { 16, 16 } };
-    float *samples = make_sound(441000);
+    float *samples = clip_sound(441000);
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-        const m2_mp4_params params = params_of(6, sizes[k][0], sizes[k][1], 25, 2);
-        uint8_t *rgb = make_clip(6, sizes[k][0], sizes[k][1]);
-        check_ok(write_clip(env->path, &params, rgb, samples));
+        const m2_mp4_params params = clip_params(6, sizes[k][0], sizes[k][1], 25, 2);
+        uint8_t *rgb = clip_frames(6, sizes[k][0], sizes[k][1]);
+        check_ok(clip_write(env->path, &params, rgb, samples));
         m2_test_clip clip = m2_test_clip_read(env->path);
         assert_int_equal(clip.video->width, sizes[k][0]);
         assert_int_equal(clip.video->height, sizes[k][1]);
@@ -437,278 +340,30 @@ static void even_sizes_are_exact_and_odd_ones_refused(void **state)
     }
     free(samples);
     unlink(env->path);
-    m2_mp4_params params = params_of(6, 97, 64, 25, 2);
+    m2_mp4_params params = clip_params(6, 97, 64, 25, 2);
     m2_mp4 *mp4 = NULL;
     check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_ARG, "97x64");
-    params = params_of(6, 96, 63, 25, 2);
+    params = clip_params(6, 96, 63, 25, 2);
     check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_ARG, "take 96x62");
-    params = params_of(6, 0, 64, 25, 2);
+    params = clip_params(6, 0, 64, 25, 2);
     check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_ARG, "0x64");
     assert_null(mp4);
-    assert_int_equal(n_files(env->dir), 0);
+    assert_int_equal(clip_n_files(env->dir), 0);
 }
-
-/* A decoder that gives the wrong number of samples or frames must not end in a file: neither when
- * the figure is announced, nor when another one arrives than was announced. */
-static void wrong_counts_are_refused(void **state)
-{
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(25, 32, 32, 25, 2);
-    uint8_t *rgb = make_clip(26, 32, 32);
-    float *samples = make_sound(4 * params.n_samples);
-    static const double factors[] = { 0.5, 4.0, 0.95, 1.06 };
-    for (size_t k = 0; k < sizeof factors / sizeof factors[0]; k++) {
-        m2_mp4_params wrong = params;
-        wrong.n_samples = (int64_t)(factors[k] * (double)params.n_samples);
-        m2_mp4 *mp4 = NULL;
-        check_fails(m2_mp4_open(env->path, &wrong, &mp4), M2_ERR_ARG, "apart");
-        wrong.may_end_apart = 1;
-        check_ok(write_clip(env->path, &wrong, rgb, samples));
-        unlink(env->path);
-
-        check_ok(m2_mp4_open(env->path, &params, &mp4));
-        for (int f = 0; f < 25; f++) check_ok(m2_mp4_write_frame(mp4, rgb + f * 32 * 32 * 3));
-        const m2_status status = m2_mp4_write_audio(mp4, samples, wrong.n_samples);
-        assert_int_equal(status, factors[k] > 1 ? M2_ERR_ARG : M2_OK);
-        check_fails(m2_mp4_finish(mp4), M2_ERR_ARG,
-                    factors[k] > 1 ? "refused" : "of 88200 samples");
-        m2_mp4_destroy(mp4);
-        assert_int_equal(n_files(env->dir), 0);
-    }
-    for (int n = 24; n <= 26; n += 2) {
-        m2_mp4 *mp4 = NULL;
-        check_ok(m2_mp4_open(env->path, &params, &mp4));
-        check_ok(m2_mp4_write_audio(mp4, samples, params.n_samples));
-        for (int f = 0; f < (n < 25 ? n : 25); f++)
-            check_ok(m2_mp4_write_frame(mp4, rgb + f * 32 * 32 * 3));
-        if (n > 25)
-            check_fails(m2_mp4_write_frame(mp4, rgb), M2_ERR_ARG, "more than the 25 announced");
-        check_fails(m2_mp4_finish(mp4), M2_ERR_ARG, n > 25 ? "refused" : "24 of 25 pictures");
-        m2_mp4_destroy(mp4);
-        assert_int_equal(n_files(env->dir), 0);
-    }
-    check_ok(write_clip(env->path, &params, rgb, samples));
-    free(samples);
-    free(rgb);
-}
-
-static void sample_that_is_not_finite_is_refused(void **state)
-{
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(2, 32, 32, 25, 2);
-    uint8_t *rgb = make_clip(2, 32, 32);
-    float *samples = make_sound(params.n_samples);
-    samples[2 * 5000 + 1] = NAN;
-    check_fails(write_clip(env->path, &params, rgb, samples), M2_ERR_NUMERIC,
-                "sample 5000 of channel 1");
-    assert_int_equal(n_files(env->dir), 0);
-    free(samples);
-    free(rgb);
-}
-
-/* The old file stays until the new one is whole, and temporaries go whatever happens. */
-static void failures_leave_the_old_file_alone(void **state)
-{
-    test_env *env = *state;
-    m2_mp4_params params = params_of(25, 160, 96, 25, 2);
-    uint8_t *rgb = make_clip(25, 160, 96);
-    float *samples = make_sound(params.n_samples);
-    FILE *old = fopen(env->path, "w");
-    fputs("old", old);
-    fclose(old);
-
-    m2_mp4 *mp4 = NULL;
-    check_ok(m2_mp4_open(env->path, &params, &mp4));
-    check_ok(m2_mp4_write_frame(mp4, rgb));
-    m2_mp4_destroy(mp4);
-
-    /* As on a full disk: no file may grow beyond so many bytes.  At the first the packets stop
-     * fitting, at the second the move of moov to the front. */
-    struct rlimit before, limit;
-    getrlimit(RLIMIT_FSIZE, &before);
-    signal(SIGXFSZ, SIG_IGN);
-    check_ok(write_clip(env->path, &params, rgb, samples));
-    struct stat info;
-    assert_int_equal(stat(env->path, &info), 0);
-    old = fopen(env->path, "w");
-    fputs("old", old);
-    fclose(old);
-    const rlim_t sizes[] = { 10, 20000, (rlim_t)info.st_size - 1000, (rlim_t)info.st_size - 1 };
-    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-        limit = before;
-        limit.rlim_cur = sizes[k];
-        setrlimit(RLIMIT_FSIZE, &limit);
-        const m2_status status = write_clip(env->path, &params, rgb, samples);
-        setrlimit(RLIMIT_FSIZE, &before);
-        assert_int_equal(status, M2_ERR_IO);
-        assert_non_null(strstr(m2_last_error(), "clip.mp4"));
-        assert_non_null(strstr(m2_last_error(), "File too large"));
-        assert_int_equal(n_files(env->dir), 1);
-    }
-    int64_t n;
-    uint8_t *bytes = m2_test_bytes_read(env->path, &n);
-    assert_int_equal(n, 3);
-    assert_memory_equal(bytes, "old", 3);
-    free(bytes);
-    free(samples);
-    free(rgb);
-}
-
-typedef struct cancel_after {
-    int n_asked, n_max;
-} cancel_after;
-
-static int is_cancelled(void *user)
-{
-    cancel_after *cancel = user;
-    return ++cancel->n_asked > cancel->n_max;
-}
-
-static void cancelling_leaves_no_file(void **state)
-{
-    test_env *env = *state;
-    m2_mp4_params params = params_of(25, 32, 32, 25, 2);
-    uint8_t *rgb = make_clip(25, 32, 32);
-    float *samples = make_sound(params.n_samples);
-    cancel_after cancel = { 0, 1 << 30 };
-    params.is_cancelled = is_cancelled;
-    params.user = &cancel;
-    check_ok(write_clip(env->path, &params, rgb, samples));
-    unlink(env->path);
-    const int n_asked = cancel.n_asked; /* in encoding and in writing */
-    assert_in_range(n_asked, 100, 10000);
-    for (int n = 0; n < n_asked; n += n < 10 || n > n_asked - 10 ? 1 : n_asked / 9) {
-        cancel = (cancel_after){ 0, n };
-        check_fails(write_clip(env->path, &params, rgb, samples), M2_ERR_INTERRUPTED, "stopped");
-        assert_int_equal(n_files(env->dir), 0);
-    }
-    free(samples);
-    free(rgb);
-}
-
-static void path_that_cannot_be_written_is_said_at_open(void **state)
-{
-    test_env *env = *state;
-    const m2_mp4_params params = params_of(25, 32, 32, 25, 2);
-    m2_mp4 *mp4 = NULL;
-    snprintf(env->path, sizeof env->path, "%s/none/clip.mp4", env->dir);
-    check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_IO, "none/clip.mp4");
-    check_fails(m2_mp4_open(env->dir, &params, &mp4), M2_ERR_IO, "directory");
-    snprintf(env->path, sizeof env->path, "%s/file", env->dir);
-    fclose(fopen(env->path, "w"));
-    snprintf(env->path, sizeof env->path, "%s/file/clip.mp4", env->dir);
-    check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_IO, "file/clip.mp4");
-    assert_null(mp4);
-}
-
-/* A colon would make FFmpeg see a protocol, a percent sign a number. */
-static void strange_names_are_only_names(void **state)
-{
-    test_env *env = *state;
-    static const char *const names[] = { "a:b.mp4", "%d %s.mp4", "-x.mp4", "no extension",
-                                         "\xe7\x8c\xab.mp4" };
-    const m2_mp4_params params = params_of(3, 32, 32, 25, 2);
-    uint8_t *rgb = make_clip(3, 32, 32);
-    float *samples = make_sound(params.n_samples);
-    char here[1024];
-    assert_non_null(getcwd(here, sizeof here));
-    assert_int_equal(chdir(env->dir), 0);
-    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
-        const m2_status status = write_clip(names[k], &params, rgb, samples);
-        assert_int_equal(access(names[k], R_OK), 0);
-        assert_int_equal(status, M2_OK);
-        assert_int_equal(n_files("."), k + 1);
-    }
-    assert_int_equal(chdir(here), 0);
-    free(samples);
-    free(rgb);
-}
-
-static void unknown_encoder_names_those_that_work(void **state)
-{
-    test_env *env = *state;
-    m2_mp4_params params = params_of(3, 32, 32, 25, 2);
-    m2_mp4 *mp4 = NULL;
-    params.encoder = "mpeg4";
-    check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_ARG, "'mpeg4'");
-    assert_non_null(strstr(m2_last_error(), "available here: libx264"));
-    int n_that_do_not_open = 0;
-    const char *name = NULL;
-    for (int i = 0, opens; (opens = m2_mp4_encoder_probe(i, &name)) >= 0; i++) {
-        params.encoder = name;
-        /* A size that hardware takes too. */
-        params.width = 640;
-        params.height = 352;
-        if (opens) {
-            check_ok(m2_mp4_open(env->path, &params, &mp4));
-            m2_mp4_destroy(mp4);
-        } else {
-            check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_UNSUPPORTED, name);
-            assert_non_null(strstr(m2_last_error(), "available here: libx264"));
-            n_that_do_not_open++;
-        }
-    }
-    if (n_that_do_not_open == 0) print_message("every encoder opens here: that case was not met\n");
-    params.tags = &(m2_mp4_tag){ "colour", "red" };
-    params.n_tags = 1;
-    params.encoder = NULL;
-    check_fails(m2_mp4_open(env->path, &params, &mp4), M2_ERR_ARG, "no tag 'colour'");
-    assert_int_equal(n_files(env->dir), 0);
-}
-
-/* FFmpeg and its encoders write to stderr unless kept from it. */
-static void nothing_is_printed(void **state)
-{
-    test_env *env = *state;
-    m2_mp4_params params = params_of(3, 640, 352, 25, 2);
-    uint8_t *rgb = make_clip(3, 640, 352);
-    float *samples = make_sound(params.n_samples);
-    char log_path[300];
-    snprintf(log_path, sizeof log_path, "%s/log", env->dir);
-    fflush(NULL);
-    const int out = dup(1), err = dup(2);
-    assert_non_null(freopen(log_path, "w", stderr));
-    dup2(2, 1);
-    const m2_status status = write_clip(env->path, &params, rgb, samples);
-    m2_mp4 *mp4 = NULL;
-    params.encoder = "h264_vaapi";
-    if (m2_mp4_open(env->path, &params, &mp4) == M2_OK) m2_mp4_destroy(mp4);
-    fflush(NULL);
-    dup2(out, 1);
-    dup2(err, 2);
-    close(out);
-    close(err);
-    check_ok(status);
-    struct stat info;
-    assert_int_equal(stat(log_path, &info), 0);
-    assert_int_equal(info.st_size, 0);
-    free(samples);
-    free(rgb);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(solid_colours_come_back_within_two_levels),
-        TEST(moving_clip_comes_back_above_40_db),
-        TEST(demo_frames_come_back_with_luma_above_45_db),
-        TEST(chroma_stays_where_it_was),
-        TEST(sound_comes_back_at_lag_zero),
-        TEST(loud_noise_keeps_its_waveform),
-        TEST(frame_counts_are_exact),
-        TEST(facts_are_those_of_a_preview_clip),
-        TEST(same_clip_gives_the_same_bytes),
-        TEST(even_sizes_are_exact_and_odd_ones_refused),
-        TEST(wrong_counts_are_refused),
-        TEST(sample_that_is_not_finite_is_refused),
-        TEST(failures_leave_the_old_file_alone),
-        TEST(cancelling_leaves_no_file),
-        TEST(path_that_cannot_be_written_is_said_at_open),
-        TEST(strange_names_are_only_names),
-        TEST(unknown_encoder_names_those_that_work),
-        TEST(nothing_is_printed),
+        CLIP_TEST(solid_colours_come_back_within_two_levels),
+        CLIP_TEST(moving_clip_comes_back_above_40_db),
+        CLIP_TEST(demo_frames_come_back_with_luma_above_45_db),
+        CLIP_TEST(chroma_stays_where_it_was),
+        CLIP_TEST(sound_comes_back_at_lag_zero),
+        CLIP_TEST(loud_noise_keeps_its_waveform),
+        CLIP_TEST(frame_counts_are_exact),
+        CLIP_TEST(facts_are_those_of_a_preview_clip),
+        CLIP_TEST(same_clip_gives_the_same_bytes),
+        CLIP_TEST(even_sizes_are_exact_and_odd_ones_refused),
     };
     return cmocka_run_group_tests_name("mp4", tests, NULL, NULL);
 }
