@@ -201,6 +201,8 @@ int m2_sampler_step_idx(const m2_sampler *sampler)
 
 void m2_sampler_history(const m2_sampler *sampler, m2_tensor history_out[M2_SAMPLER_N_HISTORY])
 {
+    for (int i = 0; i < M2_SAMPLER_N_HISTORY; i++) history_out[i] = (m2_tensor){ 0 };
+    if (!sampler) return;
     /* Newest first; with fewer steps done than that, what is in them does not matter. */
     history_out[0] = sampler->clean[(sampler->step + N_CLEAN - 1) % N_CLEAN];
     history_out[1] = sampler->clean[(sampler->step + N_CLEAN - 2) % N_CLEAN];
@@ -209,6 +211,7 @@ void m2_sampler_history(const m2_sampler *sampler, m2_tensor history_out[M2_SAMP
 
 m2_status m2_sampler_resume(m2_sampler *sampler, int n_done)
 {
+    if (!sampler) return M2_OK;
     if (n_done < 0 || n_done > sampler->params.n_steps)
         return m2_fail(M2_ERR_ARG, "%d steps done of a run of %d", n_done, sampler->params.n_steps);
     sampler->step = n_done;

@@ -28,7 +28,7 @@ typedef struct m2_sampler_params {
 
 /* Lay out a sampler in `arena`; it lives until that arena is reset.  `ops` is borrowed.
  * On a measuring arena it takes its room and *sampler_out is NULL: such a sampler has sigma and
- * timestep 0, and its steps do nothing.
+ * timestep 0 and a history without data, and its steps do nothing.
  * Out     *sampler_out, written only on M2_OK
  * Errors  M2_ERR_ARG (parameter out of range) */
 m2_status m2_sampler_create(m2_arena *arena, const m2_ops *ops, const m2_sampler_params *params,

@@ -1,4 +1,5 @@
 #include "support/check.h"
+#include "support/company.h"
 
 #include "core/log.h"
 #include "core/threads.h"
@@ -74,8 +75,7 @@ static void a_failure_is_logged_once_as_an_error(void **state)
 
 static void log_from_loop(void *context, int64_t begin, int64_t end, int worker)
 {
-    (void)context;
-    (void)worker;
+    m2_test_wait_for_company(context, worker);
     for (int64_t i = begin; i < end; i++) m2_info("test", "item %d", (int)i);
 }
 
@@ -89,14 +89,16 @@ static void workers_log_where_the_caller_does(void **state)
     m2_pool *pool = NULL;
     check_ok(m2_pool_create(4, &pool));
     const m2_log *before = m2_log_bind(&log_first);
-    m2_parallel_for(pool, 100, 1, log_from_loop, NULL);
+    atomic_uint seen[3] = { 0 };
+    m2_parallel_for(pool, 100, 1, log_from_loop, &seen[0]);
     m2_log_bind(&log_second);
-    m2_parallel_for(pool, 50, 1, log_from_loop, NULL);
+    m2_parallel_for(pool, 50, 1, log_from_loop, &seen[1]);
     assert_ptr_equal(m2_log_bound(), &log_second);
     m2_log_bind(NULL);
-    m2_parallel_for(pool, 50, 1, log_from_loop, NULL);
+    m2_parallel_for(pool, 50, 1, log_from_loop, &seen[2]);
     m2_log_bind(before);
     m2_pool_destroy(pool);
+    for (int i = 0; i < 3; i++) assert_true(m2_test_had_company(&seen[i]));
     assert_int_equal(first.n_lines, 100);
     assert_int_equal(second.n_lines, 50);
 }

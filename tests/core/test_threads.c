@@ -1,4 +1,5 @@
 #include "support/check.h"
+#include "support/company.h"
 #include "support/dies.h"
 
 #include "core/threads.h"
@@ -7,6 +8,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -160,25 +162,37 @@ static void idle_workers_sleep(void **state)
     assert_true(used < 0.02); /* of 0.5; measured: below 0.001 */
 }
 
-static void work_then_wait(void *context, int64_t begin, int64_t end, int worker)
+typedef struct slow_loop {
+    atomic_uint seen;
+    atomic_int n_done;
+} slow_loop;
+
+static void be_slow_elsewhere(void *context, int64_t begin, int64_t end, int worker)
 {
-    (void)begin;
-    (void)end;
-    (void)context;
-    if (worker != 0) sleep_for(0.02);
+    slow_loop *loop = context;
+    m2_test_wait_for_company(&loop->seen, worker);
+    if (worker != 0) sleep_for(0.05);
+    atomic_fetch_add(&loop->n_done, (int)(end - begin));
 }
 
-/* A caller that is done early sleeps until the slowest worker is, and returns after it. */
+/* A caller that is done early sleeps until the last worker is, and returns after it.  Catches a loop
+ * that ends while a worker is still in it, and a wait that burns the CPU. */
 static void a_waiting_caller_sleeps(void **state)
 {
     (void)state;
     m2_pool *pool = NULL;
     check_ok(m2_pool_create(2, &pool));
-    const double cpu_before = seconds(CLOCK_PROCESS_CPUTIME_ID);
-    for (int i = 0; i < 20; i++) m2_parallel_for(pool, 2, 1, work_then_wait, NULL);
-    const double used = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_before;
+    double used = 0;
+    for (int i = 0; i < 10; i++) {
+        slow_loop loop = { 0, 0 };
+        const double before = seconds(CLOCK_PROCESS_CPUTIME_ID);
+        m2_parallel_for(pool, 2, 1, be_slow_elsewhere, &loop);
+        used += seconds(CLOCK_PROCESS_CPUTIME_ID) - before;
+        assert_true(m2_test_had_company(&loop.seen));
+        assert_int_equal(loop.n_done, 2);
+    }
     m2_pool_destroy(pool);
-    assert_true(used < 0.1); /* of up to 0.4 s of waiting */
+    assert_true(used < 0.2); /* of 0.5 s of waiting */
 }
 
 /* ---- floating point mode ---- */
@@ -186,12 +200,14 @@ static void a_waiting_caller_sleeps(void **state)
 typedef struct denormal_loop {
     volatile float smallest, denormal; /* volatile: no compiler folds what is done with them */
     atomic_int n_kept;
+    bool wants_company;
+    atomic_uint seen;
 } denormal_loop;
 
 static void halve_smallest(void *context, int64_t begin, int64_t end, int worker)
 {
     denormal_loop *loop = context;
-    (void)worker;
+    if (loop->wants_company) m2_test_wait_for_company(&loop->seen, worker);
     for (int64_t i = begin; i < end; i++) {
         const float written = loop->smallest * 0.5f;  /* FTZ */
         const float read = loop->denormal * 0x1p100f; /* DAZ */
@@ -208,9 +224,12 @@ static void denormals_are_flushed_inside_a_loop_alone(void **state)
         m2_pool *pool = NULL; /* none in the first round */
         if (n_threads > 0) check_ok(m2_pool_create(n_threads, &pool));
         for (int64_t n_items = 1; n_items <= 1000; n_items *= 10) {
-            denormal_loop loop = { .smallest = 0x1p-126f, .denormal = 0x1p-149f };
+            denormal_loop loop = { .smallest = 0x1p-126f,
+                                   .denormal = 0x1p-149f,
+                                   .wants_company = n_threads > 1 && n_items > 1 };
             m2_parallel_for(pool, n_items, 1, halve_smallest, &loop);
             assert_int_equal(loop.n_kept, 0);
+            if (loop.wants_company) assert_true(m2_test_had_company(&loop.seen));
             const float kept = loop.denormal * 0x1p100f;
             assert_true(kept > 0);
         }

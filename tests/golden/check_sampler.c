@@ -351,7 +351,7 @@ static void check_report(golden_run *run, const char *dir, const char *path)
                       "says %.3e, the files say %.3e", rel, error);
     }
     if (report && n_wrong == 0)
-        golden_result(run, json_array_size(errors) > 0, "report.json", "%zu errors as recorded",
+        golden_result(run, json_is_array(errors), "report.json", "%zu errors as recorded",
                       json_array_size(errors));
     json_decref(report);
 }
