@@ -153,9 +153,13 @@ int m2_cmd_generate(const m2_options *options)
     if (parse_numbers(options, &request) != M2_OK) return m2_cli_fail(options, M2_EXIT_USAGE);
     int code = check_combinations(options);
     if (code) return code;
-    char *negative = NULL;
-    char *prompt = m2_cli_prompt(options, &code);
-    if (!prompt) return code;
+    char *negative = NULL, *prompt = NULL;
+    /* A resumed run has its prompt in the state file. */
+    if (!m2_options_has(options, M2_OPT_RESUME) || m2_options_has(options, M2_OPT_PROMPT) ||
+        m2_options_has(options, M2_OPT_PROMPT_FILE)) {
+        prompt = m2_cli_prompt(options, &code);
+        if (!prompt) return code;
+    }
     if (m2_options_has(options, M2_OPT_NEGATIVE_FILE)) {
         negative =
             m2_cli_read_text(options, options->values[M2_OPT_NEGATIVE_FILE], "negative-file");

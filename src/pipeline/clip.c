@@ -77,31 +77,27 @@ m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
 
 /* ---- a clip from a request ---- */
 
-static void layout_latents(m2_clip *clip, m2_arena *arena)
+void m2_clip_layout(m2_clip *clip, m2_arena *arena, int with_features)
 {
     const m2_settings *s = &clip->settings;
+    const int width = m2_text_encoder_config(clip->engine->text)->hidden_size;
     clip->video = m2_tensor_make(arena, M2_F32, s->latent_channels, s->latent_frames,
                                  s->latent_height, s->latent_width);
     clip->audio = m2_tensor_make(arena, M2_F32, s->n_audio, s->audio_channels);
+    for (int i = 0; with_features && i < 2; i++)
+        clip->features[i] = m2_tensor_make(arena, M2_BF16, clip->n_ids[i], width);
 }
 
-static void layout_features(m2_clip *clip, m2_arena *arena)
-{
-    for (int i = 0; i < 2; i++)
-        clip->features[i] = m2_tensor_make(arena, M2_BF16, clip->n_ids[i],
-                                           m2_text_encoder_config(clip->engine->text)->hidden_size);
-}
-
-static m2_status plan(m2_clip *clip, int with_denoise, size_t *request_bytes, size_t *step_bytes)
+static m2_status plan_clip(m2_clip *clip, int with_denoise, size_t *request_bytes,
+                           size_t *step_bytes)
 {
     m2_ops measure;
     m2_arena request, step;
     m2_ops_init_measure(&measure);
     m2_arena_init_measuring(&request, "request");
     m2_arena_init_measuring(&step, "step");
-    layout_latents(clip, &request);
+    m2_clip_layout(clip, &request, with_denoise);
     if (with_denoise) {
-        layout_features(clip, &request);
         for (int i = 0; i < 2; i++) {
             if (clip->n_ids[i] > 0)
                 M2_TRY(m2_text_encoder_run(clip->engine->text, &measure, &step, NULL,
@@ -116,12 +112,10 @@ static m2_status plan(m2_clip *clip, int with_denoise, size_t *request_bytes, si
     return M2_OK;
 }
 
-/* Both arenas, of the sizes that the plan found; refused before anything is computed if the machine
- * or the limit does not have them. */
-static m2_status take_memory(m2_clip *clip, int with_denoise)
+m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
 {
     size_t request_bytes, step_bytes;
-    M2_TRY(plan(clip, with_denoise, &request_bytes, &step_bytes));
+    M2_TRY(plan_clip(clip, with_denoise, &request_bytes, &step_bytes));
     m2_debug("pipeline",
              "plan: request %.1f MiB, step %.1f MiB, weights %.1f MiB beside the mapped ones",
              (double)request_bytes / 1048576.0, (double)step_bytes / 1048576.0,
@@ -130,7 +124,7 @@ static m2_status take_memory(m2_clip *clip, int with_denoise)
                            clip->engine->ram_limit));
     M2_TRY(m2_arena_create(&clip->request_arena, "request", request_bytes));
     M2_TRY(m2_arena_create(&clip->step_arena, "step", step_bytes));
-    layout_latents(clip, &clip->request_arena);
+    m2_clip_layout(clip, &clip->request_arena, with_denoise);
     return M2_OK;
 }
 
@@ -208,13 +202,12 @@ static m2_status run_stages(m2_clip *clip)
     const int is_denoised = resumed->memory && resumed->n_done == clip->settings.n_steps;
     M2_TRY(check_outputs(clip));
     if (!is_denoised) M2_TRY(m2_clip_tokenize(clip));
-    M2_TRY(take_memory(clip, !is_denoised));
+    M2_TRY(m2_clip_take_memory(clip, !is_denoised));
     double before = m2_clip_now();
     if (is_denoised) {
         clip->engine->ops.upload(&clip->engine->ops, &clip->video, resumed->video.data);
         clip->engine->ops.upload(&clip->engine->ops, &clip->audio, resumed->audio.data);
     } else {
-        layout_features(clip, &clip->request_arena);
         M2_TRY(m2_clip_encode(clip));
         clip->result.encode_seconds = m2_clip_now() - before;
         before = m2_clip_now();
@@ -230,7 +223,7 @@ static m2_status run_stages(m2_clip *clip)
     return M2_OK;
 }
 
-static void clip_free(m2_clip *clip)
+void m2_clip_free(m2_clip *clip)
 {
     for (int i = 0; i < 2; i++) {
         free(clip->rendered[i]);
@@ -264,7 +257,7 @@ static m2_status run_clip(m2_engine *engine, const magi2_request *request, magi2
             m2_clip_report(clip, MAGI2_STAGE_DONE, 0, 0);
             if (result_out) *result_out = clip->result;
         }
-        clip_free(clip);
+        m2_clip_free(clip);
     }
     free(clip);
     m2_log_bind(log_before);

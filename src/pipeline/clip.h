@@ -6,6 +6,7 @@
 #ifndef M2_PIPELINE_CLIP_H
 #define M2_PIPELINE_CLIP_H
 
+#include "core/trace.h"
 #include "pipeline/engine.h"
 #include "pipeline/save.h"
 #include "pipeline/settings.h"
@@ -27,6 +28,7 @@ typedef struct m2_clip {
     m2_tensor audio;       /* [A, channels] f32                             */
     m2_clip_state resumed; /* of --resume, else empty                       */
     m2_save *save;         /* NULL without save_dir                         */
+    const m2_trace *trace; /* NULL: none; sees "step0.velocity.video" ...   */
     char state_path[4096]; /* OUTPUT.state, "" if nothing is written there  */
     int has_state_file;
     double begin; /* seconds, monotonic                            */
@@ -44,8 +46,14 @@ m2_status m2_clip_interrupted(m2_clip *clip);
 
 /* Prompts -> ids (clip->ids), before any memory is planned. */
 m2_status m2_clip_tokenize(m2_clip *clip);
-/* Bytes of both arenas, by running the stages' own code on measuring arenas. */
-m2_status m2_clip_plan(m2_clip *clip, size_t *request_bytes_out, size_t *step_bytes_out);
+/* Plan both arenas by running the stages' own code on measuring ones, check that the machine and the
+ * limit have room for them, make them, and lay out latents and features.
+ * Errors  M2_ERR_MEMORY, before anything is computed */
+m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise);
+/* Everything that the clip owns. */
+void m2_clip_free(m2_clip *clip);
+/* Latents and features in `arena`. */
+void m2_clip_layout(m2_clip *clip, m2_arena *arena, int with_features);
 /* The denoising part of the plan. */
 m2_status m2_clip_plan_denoise(m2_clip *clip, const m2_ops *measure, m2_arena *request,
                                m2_arena *step);

@@ -82,18 +82,23 @@ static m2_tensor branch(const m2_tensor *velocity, int idx)
     return rows;
 }
 
-static void guide_and_step(m2_guidance *guidance, m2_sampler *sampler, int timestep,
-                           const m2_tensor *velocity, m2_tensor *latent)
+static void guide_and_step(const m2_trace *trace, const char *name, m2_guidance *guidance,
+                           m2_sampler *sampler, int timestep, const m2_tensor *velocity,
+                           m2_tensor *latent)
 {
+    const int step = m2_sampler_step_idx(sampler);
     const m2_tensor cond = branch(velocity, 0);
     m2_tensor uncond = branch(velocity, 1);
     m2_guidance_apply(guidance, timestep, latent, &cond, &uncond, &uncond);
+    m2_tap(trace, &uncond, "step%d.velocity.%s", step, name);
     m2_sampler_step(sampler, latent, &uncond);
+    m2_tap(trace, latent, "step%d.%s", step, name);
 }
 
 static void loop_step(m2_clip *clip, const m2_ops *ops, m2_arena *step_arena, loop *it)
 {
     const int timestep = m2_sampler_timestep(it->video_sampler);
+    const m2_trace *trace = ops->is_measuring ? NULL : clip->trace;
     const m2_preview_step step = { .video = &clip->video,
                                    .audio = &clip->audio,
                                    .timestep = timestep,
@@ -106,10 +111,10 @@ static void loop_step(m2_clip *clip, const m2_ops *ops, m2_arena *step_arena, lo
                         &(m2_find_nonfinite_args){ .x = &it->video_velocity, .flag = &video_flag });
     ops->find_nonfinite(ops,
                         &(m2_find_nonfinite_args){ .x = &it->audio_velocity, .flag = &audio_flag });
-    guide_and_step(&it->video_guidance, it->video_sampler, timestep, &it->video_velocity,
-                   &clip->video);
-    guide_and_step(&it->audio_guidance, it->audio_sampler, timestep, &it->audio_velocity,
-                   &clip->audio);
+    guide_and_step(trace, "video", &it->video_guidance, it->video_sampler, timestep,
+                   &it->video_velocity, &clip->video);
+    guide_and_step(trace, "audio", &it->audio_guidance, it->audio_sampler, timestep,
+                   &it->audio_velocity, &clip->audio);
 }
 
 m2_status m2_clip_plan_denoise(m2_clip *clip, const m2_ops *measure, m2_arena *request,

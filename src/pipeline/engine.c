@@ -82,22 +82,24 @@ static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
     return bind_networks(engine, &engine->ops, &engine->weights, &text_config);
 }
 
-static m2_status open_all(const magi2_params *params, m2_engine *engine)
+static m2_status open_all(const magi2_params *params, const m2_model_paths *given,
+                          m2_engine *engine)
 {
-    m2_model_paths paths;
+    m2_model_paths found;
     if (!params->model_dir || !*params->model_dir)
         return m2_fail(M2_ERR_ARG, "no model directory is given");
     engine->model_dir = strdup(params->model_dir);
     engine->ram_limit = params->ram_limit;
     M2_TRY(open_backend(params, engine));
-    M2_TRY(m2_model_paths_find(params->model_dir, &paths));
-    M2_TRY(open_config(engine, &paths));
-    M2_TRY(m2_tokenizer_open(paths.tokenizer, &engine->tokenizer));
-    M2_TRY(m2_checkpoint_open(paths.text, &engine->text_ckpt));
-    M2_TRY(m2_checkpoint_open(paths.preview, &engine->preview_ckpt));
-    M2_TRY(m2_checkpoint_open(paths.video, &engine->video_ckpt));
-    M2_TRY(m2_checkpoint_open(paths.audio, &engine->audio_ckpt));
-    return open_networks(engine, &paths);
+    if (!given) M2_TRY(m2_model_paths_find(params->model_dir, &found));
+    const m2_model_paths *paths = given ? given : &found;
+    M2_TRY(open_config(engine, paths));
+    M2_TRY(m2_tokenizer_open(paths->tokenizer, &engine->tokenizer));
+    M2_TRY(m2_checkpoint_open(paths->text, &engine->text_ckpt));
+    M2_TRY(m2_checkpoint_open(paths->preview, &engine->preview_ckpt));
+    M2_TRY(m2_checkpoint_open(paths->video, &engine->video_ckpt));
+    M2_TRY(m2_checkpoint_open(paths->audio, &engine->audio_ckpt));
+    return open_networks(engine, paths);
 }
 
 static void forward_log(void *user, m2_log_level level, const char *component, const char *text)
@@ -108,6 +110,12 @@ static void forward_log(void *user, m2_log_level level, const char *component, c
 
 m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out)
 {
+    return m2_engine_open_paths(params, NULL, engine_out);
+}
+
+m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,
+                               m2_engine **engine_out)
+{
     m2_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return m2_fail(M2_ERR_MEMORY, "no memory for an engine");
     engine->user_log = params->log;
@@ -116,7 +124,7 @@ m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out)
                             .user = engine,
                             .level = (m2_log_level)params->log_level };
     const m2_log *log_before = m2_log_bind(&engine->log);
-    const m2_status status = open_all(params, engine);
+    const m2_status status = open_all(params, paths, engine);
     m2_log_bind(log_before);
     if (status != M2_OK) {
         m2_engine_close(engine);

@@ -40,10 +40,6 @@ typedef struct m2_engine {
     m2_oobleck *audio;
 } m2_engine;
 
-/* Errors  M2_ERR_ARG, M2_ERR_IO, M2_ERR_FORMAT, M2_ERR_MODEL, M2_ERR_MEMORY, M2_ERR_UNSUPPORTED */
-m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out);
-void m2_engine_close(m2_engine *engine);
-
 /* The paths of a model directory's parts, and what is wrong when it is not one (model_dir.c). */
 typedef struct m2_model_paths {
     char config[4096]; /* "" if there is none */
@@ -55,5 +51,13 @@ typedef struct m2_model_paths {
 
 /* Errors  M2_ERR_IO: not a model directory; a part of one or a shard gets told what to pass */
 m2_status m2_model_paths_find(const char *model_dir, m2_model_paths *paths_out);
+
+/* Errors  M2_ERR_ARG, M2_ERR_IO, M2_ERR_FORMAT, M2_ERR_MODEL, M2_ERR_MEMORY, M2_ERR_UNSUPPORTED */
+m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out);
+void m2_engine_close(m2_engine *engine);
+
+/* The same for parts that lie elsewhere (golden data); params->model_dir is for messages alone. */
+m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,
+                               m2_engine **engine_out);
 
 #endif

@@ -1,0 +1,190 @@
+#include "support/check.h"
+
+#include "cli_run.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PROMPT "-p 'a red ball bouncing on a blue background'"
+
+static cli_result result, other;
+
+static char *read_whole(const char *dir, const char *name, size_t *bytes)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *bytes = (size_t)ftell(file);
+    rewind(file);
+    char *text = malloc(*bytes + 1);
+    assert_int_equal(fread(text, 1, *bytes, file), *bytes);
+    text[*bytes] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void assert_same_file(const char *dir, const char *a, const char *b)
+{
+    size_t n_a, n_b;
+    char *bytes_a = read_whole(dir, a, &n_a), *bytes_b = read_whole(dir, b, &n_b);
+    assert_int_equal(n_a, n_b);
+    assert_memory_equal(bytes_a, bytes_b, n_a);
+    free(bytes_a);
+    free(bytes_b);
+}
+
+static void run_ok(cli_result *to, const char *dir, const char *arguments)
+{
+    cli_run(to, dir, arguments);
+    if (to->code != 0) fail_msg("magi2 %s: exit %d: %s", arguments, to->code, to->err);
+}
+
+/* The seed is said; the same one gives the same bytes, in a file of that name alone. */
+static void equal_runs_give_equal_files_and_nothing_else(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    run_ok(&result, dir, "generate " PROMPT " --steps 2 --seed 7 -o a.mp4 --save s1");
+    run_ok(&other, dir, "generate " PROMPT " --steps 2 --seed 7 -o b.mp4 --save s2 --threads 1");
+    assert_non_null(strstr(result.out, "seed 7"));
+    assert_non_null(strstr(result.out, "125 frames at 25/2, 441000 samples at 44100 Hz"));
+    assert_same_file(dir, "a.mp4", "b.mp4");
+    assert_same_file(dir, "s1/manifest.json", "s2/manifest.json");
+    assert_int_equal(cli_count_files(dir, 1), 0);
+    assert_int_equal(cli_count_files(dir, 0), 4);
+    run_ok(&other, dir, "generate " PROMPT " --steps 2 --seed 8 -o c.mp4 --save s3");
+    size_t n;
+    char *first = read_whole(dir, "s1/manifest.json", &n),
+         *second = read_whole(dir, "s3/manifest.json", &n);
+    assert_string_not_equal(first, second);
+    free(first);
+    free(second);
+    m2_test_remove_tree(dir);
+}
+
+/* -1 is drawn and said; 0 is a seed like any other; none is the model's default. */
+static void seeds_are_reported(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed -1 -o a.mp4");
+    run_ok(&other, dir, "generate " PROMPT " --steps 1 --seed -1 -o b.mp4");
+    assert_string_not_equal(strstr(result.out, "seed "), strstr(other.out, "seed "));
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed 0 -o a.mp4");
+    assert_non_null(strstr(result.out, "seed 0,"));
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 -o a.mp4 --json");
+    assert_non_null(strstr(result.out, "\"seed\":42"));
+    m2_test_remove_tree(dir);
+}
+
+/* An interrupted run leaves its state, says how to go on, and goes on to the same bits. */
+static void an_interrupted_run_resumes_to_the_same_bits(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char command[2048];
+    run_ok(&result, dir, "generate " PROMPT " --steps 6 --seed 3 -o whole.mp4 --save whole");
+    /* Stop it once the second step is reported. */
+    snprintf(command, sizeof command,
+             "cd '%s' && rm -f log && ('%s' generate " PROMPT
+             " --steps 6 --seed 3 -o part.mp4 2>log & pid=$!; "
+             "while ! grep -q 'preview 2/6' log; do sleep 0.02; done; kill -INT $pid; wait $pid)",
+             dir, M2_MAGI2_PATH);
+    const int status = system(command);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 3);
+    assert_true(cli_exists(dir, "part.mp4.state"));
+    assert_false(cli_exists(dir, "part.mp4"));
+    assert_int_equal(cli_count_files(dir, 1), 0);
+    size_t n;
+    char *log = read_whole(dir, "log", &n);
+    assert_non_null(strstr(log, "--resume part.mp4.state"));
+    free(log);
+    run_ok(&result, dir, "generate --resume part.mp4.state -o part.mp4 --save part");
+    assert_same_file(dir, "whole.mp4", "part.mp4");
+    assert_same_file(dir, "whole/video_latent.safetensors", "part/video_latent.safetensors");
+    assert_same_file(dir, "whole/wave.safetensors", "part/wave.safetensors");
+    assert_false(cli_exists(dir, "part.mp4.state"));
+    /* Other settings than the state's would not give the same clip. */
+    m2_test_remove_tree(dir);
+}
+
+static void a_resumed_run_refuses_other_settings(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    run_ok(&result, dir, "generate " PROMPT " --steps 2 -o a.mp4 --save-latent kept.safetensors");
+    cli_run(&result, dir, "generate --resume kept.safetensors --steps 3 -o b.mp4");
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "steps 2 (asked for 3)"));
+    cli_run(&result, dir, "generate --resume kept.safetensors -p 'another' -o b.mp4");
+    assert_int_equal(result.code, 2);
+    m2_test_remove_tree(dir);
+}
+
+/* Latents of a run decode to the clip that the run made. */
+static void a_kept_latent_decodes_to_the_same_clip(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    run_ok(&result, dir, "generate " PROMPT " --steps 2 -o a.mp4 --save-latent kept.safetensors");
+    run_ok(&result, dir, "decode kept.safetensors -o b.mp4");
+    assert_same_file(dir, "a.mp4", "b.mp4");
+    run_ok(&result, dir, "decode kept.safetensors -o c.mp4 --output-size 160x90");
+    assert_non_null(strstr(result.out, "160x90"));
+    cli_run(&result, dir, "decode a.mp4 -o d.mp4");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "a.mp4"));
+    assert_false(cli_exists(dir, "d.mp4"));
+    m2_test_remove_tree(dir);
+}
+
+/* A second Ctrl-C ends at once and leaves no file under way. */
+static void a_second_signal_ends_at_once_without_litter(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char command[2048];
+    snprintf(command, sizeof command,
+             "cd '%s' && ('%s' generate " PROMPT " --steps 500 -o a.mp4 2>log & pid=$!; "
+             "while ! grep -q 'preview 1/500' log; do sleep 0.02; done; kill -INT $pid; "
+             "sleep 0.01; kill -INT $pid; wait $pid; test $? -ne 0)",
+             dir, M2_MAGI2_PATH);
+    assert_int_equal(system(command), 0);
+    assert_false(cli_exists(dir, "a.mp4"));
+    assert_int_equal(cli_count_files(dir, 1), 0);
+    m2_test_remove_tree(dir);
+}
+
+/* The plan is refused before anything is computed. */
+static void too_little_memory_is_said_before_the_first_step(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    cli_run(&result, dir, "generate " PROMPT " -o a.mp4 --ram-limit 1M");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "--ram-limit"));
+    assert_null(strstr(result.err, "preview 1/"));
+    assert_int_equal(cli_count_files(dir, 0), 0);
+    m2_test_remove_tree(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_runs_give_equal_files_and_nothing_else),
+        cmocka_unit_test(seeds_are_reported),
+        cmocka_unit_test(an_interrupted_run_resumes_to_the_same_bits),
+        cmocka_unit_test(a_resumed_run_refuses_other_settings),
+        cmocka_unit_test(a_kept_latent_decodes_to_the_same_clip),
+        cmocka_unit_test(a_second_signal_ends_at_once_without_litter),
+        cmocka_unit_test(too_little_memory_is_said_before_the_first_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+#include "e2e.h"
+
+#include "media/resample.h"
+#include "model/text/prompt.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+m2_engine *e2e_engine(golden_run *run, const m2_model_paths *paths)
+{
+    magi2_params params = { .model_dir = "golden",
+                            .backend = "cpu",
+                            .isa = golden_ops(run)->isa,
+                            .n_threads = m2_pool_n_threads(golden_ops(run)->pool) };
+    m2_engine *engine = NULL;
+    if (m2_engine_open_paths(&params, paths, &engine) != M2_OK) {
+        golden_result(run, 0, paths->preview, "%s", m2_last_error());
+        return NULL;
+    }
+    return engine;
+}
+
+/* ---- one denoising run ---- */
+
+static int wants_all(void *user, const char *name)
+{
+    (void)user;
+    return strncmp(name, "step", 4) == 0;
+}
+
+/* 3 behind the first step: a run with free choices of experts drifts as the reference does. */
+static double factor_of(const e2e_case *it, const char *name)
+{
+    return strncmp(name, "step0.", 6) == 0 ? 2 : it->later_factor;
+}
+
+static void judge_step(void *user, const char *name, m2_tensor *tensor)
+{
+    e2e_case *it = user;
+    const char *truth = golden_format(it->run, "%s.truth", name);
+    if (!golden_has(it->file, name)) return;
+    if (golden_has(it->file, truth)) {
+        golden_judge(it->file, name, tensor, name, truth, factor_of(it, name));
+        return;
+    }
+    /* Without a truth there is no error to compare with; the runs must still be one clip. */
+    const m2_tensor reference = golden_tensor(it->file, name, M2_F32);
+    const float *a = tensor->data, *b = reference.data;
+    double ab = 0, aa = 0, bb = 0;
+    for (int64_t i = 0; i < m2_tensor_count(tensor); i++) {
+        ab += (double)a[i] * b[i];
+        aa += (double)a[i] * a[i];
+        bb += (double)b[i] * b[i];
+    }
+    const double cosine = ab / sqrt(aa * bb);
+    golden_result(it->run, cosine > 0.95, golden_format(it->run, "%s %s", it->name, name),
+                  "cosine with the reference %.5f (above 0.95)", cosine);
+}
+
+static void settings_of_noise(e2e_case *it, const m2_ckpt_tensor *video,
+                              const m2_ckpt_tensor *audio, int n_steps)
+{
+    const m2_eval_config *eval = &it->engine->config.eval;
+    it->clip.settings = (m2_settings){
+        .tier = "golden",
+        .latent_channels = (int)video->shape[1],
+        .latent_frames = (int)video->shape[2],
+        .latent_height = (int)video->shape[3],
+        .latent_width = (int)video->shape[4],
+        .height = (int)video->shape[3] * 16,
+        .width = (int)video->shape[4] * 16,
+        .n_audio = (int)audio->shape[1],
+        .audio_channels = (int)audio->shape[2],
+        .n_steps = n_steps,
+        .shift = eval->shift,
+        .guidance_video = eval->video_guidance,
+        .guidance_audio = eval->audio_guidance,
+        .use_negative = 1,
+    };
+}
+
+int e2e_begin(e2e_case *it, const m2_tensor *text, const m2_tensor *null_text, int n_steps)
+{
+    const m2_ckpt_tensor *video = golden_take(it->file, "noise.video");
+    const m2_ckpt_tensor *audio = golden_take(it->file, "noise.audio");
+    if (!video || !audio || video->n_dims != 5 || audio->n_dims != 3) {
+        golden_result(it->run, 0, it->path, "no noise.video and noise.audio of a batch of one");
+        return 0;
+    }
+    memset(&it->clip, 0, sizeof it->clip);
+    magi2_request_init(&it->request);
+    it->request.noise = it->path;
+    it->clip.engine = it->engine;
+    it->clip.request = &it->request;
+    it->trace = (m2_trace){ .wants = wants_all, .show = judge_step, .user = it };
+    it->clip.trace = &it->trace;
+    settings_of_noise(it, video, audio, n_steps);
+    it->clip.n_ids[0] = text->shape[0];
+    it->clip.n_ids[1] = null_text->data ? null_text->shape[0] : 0;
+    if (m2_clip_take_memory(&it->clip, 1) != M2_OK) {
+        golden_result(it->run, 0, it->path, "%s", m2_last_error());
+        return 0;
+    }
+    memcpy(it->clip.features[0].data, text->data, m2_tensor_bytes(&it->clip.features[0]));
+    if (null_text->data)
+        memcpy(it->clip.features[1].data, null_text->data, m2_tensor_bytes(&it->clip.features[1]));
+    return 1;
+}
+
+void e2e_denoise(e2e_case *it)
+{
+    if (m2_clip_denoise(&it->clip) != M2_OK)
+        golden_result(it->run, 0, it->path, "%s", m2_last_error());
+}
+
+void e2e_end(e2e_case *it)
+{
+    m2_clip_free(&it->clip);
+}
+
+/* ---- parts ---- */
+
+typedef struct frame_sink {
+    char *to;
+    size_t frame_bytes;
+} frame_sink;
+
+static m2_status keep_frames(void *user, int64_t first_frame, const m2_tensor *frames)
+{
+    frame_sink *sink = user;
+    memcpy(sink->to + (size_t)first_frame * sink->frame_bytes, frames->data,
+           m2_tensor_bytes(frames));
+    return M2_OK;
+}
+
+m2_tensor e2e_frames(golden_run *run, const m2_engine *engine, const m2_model_paths *paths,
+                     const m2_tensor *video, m2_dtype dtype, m2_dtype frames_dtype)
+{
+    const m2_ops *ops = golden_ops(run);
+    m2_tensor latent = *video;
+    if (latent.n_dims == 5) {
+        latent.n_dims = 4;
+        memmove(latent.shape, latent.shape + 1, 4 * sizeof latent.shape[0]);
+    }
+    m2_checkpoint *checkpoint = NULL;
+    m2_turbo *turbo = NULL;
+    m2_arena weights = { 0 }, step = { 0 }, measuring;
+    m2_ops measure;
+    m2_ops_init_measure(&measure);
+    const int64_t n = m2_turbo_n_frames(&engine->video_config, latent.shape[1]);
+    const int64_t height = latent.shape[2] * engine->video_config.spatial_ratio;
+    const int64_t width = latent.shape[3] * engine->video_config.spatial_ratio;
+    m2_tensor frames = m2_tensor_over(NULL, frames_dtype, n, height, width, 3);
+    frames.data = golden_alloc(run, m2_tensor_bytes(&frames));
+    frame_sink to = { frames.data, (size_t)(height * width * 3) * m2_dtype_bytes(frames_dtype) };
+    const m2_turbo_sink sink = { .emit = keep_frames, .user = &to };
+    m2_status status = m2_checkpoint_open(paths->video, &checkpoint);
+    if (status == M2_OK) status = m2_arena_create(&weights, "weights", (size_t)1 << 30);
+    if (status == M2_OK)
+        status = m2_turbo_create(&engine->video_config, checkpoint, dtype, ops, &weights, &turbo);
+    m2_arena_init_measuring(&measuring, "step");
+    if (status == M2_OK)
+        status = m2_turbo_decode(turbo, &measure, &measuring, &latent, frames_dtype, &sink);
+    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK) status = m2_turbo_decode(turbo, ops, &step, &latent, frames_dtype, &sink);
+    if (status != M2_OK) {
+        golden_result(run, 0, paths->video, "%s", m2_last_error());
+        frames.data = NULL;
+    }
+    m2_turbo_destroy(turbo);
+    m2_checkpoint_close(checkpoint);
+    m2_arena_destroy(&weights);
+    m2_arena_destroy(&step);
+    return frames;
+}
+
+m2_tensor e2e_sound(golden_run *run, const m2_engine *engine, const m2_tensor *audio)
+{
+    m2_tensor latent = *audio;
+    if (latent.n_dims == 3)
+        latent = m2_tensor_over(audio->data, M2_F32, audio->shape[1], audio->shape[2]);
+    m2_arena step = { 0 }, measuring;
+    m2_ops measure;
+    m2_ops_init_measure(&measure);
+    m2_arena_init_measuring(&measuring, "step");
+    m2_tensor wave, sound = m2_tensor_over(NULL, M2_F32, 0, 2);
+    m2_status status =
+        m2_oobleck_decode(engine->audio, &measure, &measuring, &latent, NULL, NULL, &wave);
+    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK)
+        status =
+            m2_oobleck_decode(engine->audio, golden_ops(run), &step, &latent, NULL, NULL, &wave);
+    if (status == M2_OK) {
+        sound.shape[0] = m2_resample_length(wave.shape[0]);
+        sound.data = golden_alloc(run, m2_tensor_bytes(&sound));
+        status = m2_resample_stereo(wave.data, wave.shape[0], sound.data, sound.shape[0]);
+    }
+    if (status != M2_OK) {
+        golden_result(run, 0, "sound", "%s", m2_last_error());
+        sound.data = NULL;
+    }
+    m2_arena_destroy(&step);
+    return sound;
+}
+
+static m2_status encode(golden_run *run, const m2_engine *engine, const m2_text_encoder *encoder,
+                        const char *prompt, m2_dtype dtype, m2_tensor *features)
+{
+    char *rendered = NULL;
+    m2_tokens tokens;
+    size_t bytes;
+    M2_TRY(m2_prompt_normalise(prompt, strlen(prompt), &rendered, &bytes));
+    m2_status status = m2_tokenizer_encode(engine->tokenizer, rendered, bytes, NULL, &tokens);
+    free(rendered);
+    M2_TRY(status);
+    *features = m2_tensor_over(NULL, dtype, tokens.n, m2_text_encoder_config(encoder)->hidden_size);
+    features->data = golden_alloc(run, m2_tensor_bytes(features));
+    m2_arena step = { 0 }, measuring;
+    m2_ops measure;
+    m2_ops_init_measure(&measure);
+    m2_arena_init_measuring(&measuring, "step");
+    status =
+        m2_text_encoder_run(encoder, &measure, &measuring, NULL, tokens.n, features, NULL, NULL);
+    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK)
+        status = m2_text_encoder_run(encoder, golden_ops(run), &step, tokens.id, tokens.n, features,
+                                     NULL, NULL);
+    m2_arena_destroy(&step);
+    m2_tokens_free(&tokens);
+    return status;
+}
+
+m2_tensor e2e_features(golden_run *run, const m2_engine *engine, const m2_model_paths *paths,
+                       const char *prompt, m2_dtype dtype)
+{
+    m2_tensor features = { 0 };
+    m2_text_config config;
+    m2_text_encoder_params params;
+    m2_text_encoder *encoder = NULL;
+    m2_arena weights = { 0 };
+    m2_text_encoder_params_init(&params);
+    params.dtype = dtype;
+    m2_status status = m2_text_config_load(paths->text_config, &config);
+    if (status == M2_OK) status = m2_arena_create(&weights, "weights", (size_t)1 << 30);
+    if (status == M2_OK)
+        status = m2_text_encoder_create(engine->text_ckpt, &config, golden_ops(run), &weights,
+                                        &params, &encoder);
+    if (status == M2_OK) status = encode(run, engine, encoder, prompt, dtype, &features);
+    if (status != M2_OK) {
+        golden_result(run, 0, paths->text, "%s", m2_last_error());
+        features.data = NULL;
+    }
+    m2_text_encoder_destroy(encoder);
+    m2_arena_destroy(&weights);
+    return features;
+}
