@@ -17,6 +17,10 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+/* Bytes behind the last array that may not be touched; not all there is, for marking memory costs an
+ * eighth of its size. */
+#define GUARD_BYTES 4096
+
 /* Looks like an address (non-null, aligned), faults when followed. */
 #define MEASURING_BASE ((uintptr_t)M2_ARENA_ALIGN)
 
@@ -38,6 +42,20 @@ static void take_back(const m2_arena *arena, size_t begin, size_t end)
 #endif
     (void)memory;
     (void)end;
+}
+
+/* `bytes` from `used` on are given out, what follows is not. */
+static void guard(const m2_arena *arena, size_t bytes)
+{
+#ifdef M2_ARENA_ASAN
+    if (!arena->owns_memory) return;
+    const size_t end = arena->used + bytes, left = arena->bytes_max - end;
+    __asan_unpoison_memory_region((void *)(arena->base + arena->used), bytes);
+    __asan_poison_memory_region((void *)(arena->base + end),
+                                left < GUARD_BYTES ? left : GUARD_BYTES);
+#endif
+    (void)arena;
+    (void)bytes;
 }
 
 void m2_arena_init(m2_arena *arena, const char *name, void *memory, size_t bytes)
@@ -65,9 +83,7 @@ m2_status m2_arena_create(m2_arena *arena, const char *name, size_t bytes)
     }
     m2_arena_init(arena, name, memory, mapped);
     arena->owns_memory = 1;
-#ifdef M2_ARENA_ASAN
-    __asan_poison_memory_region(memory, mapped);
-#endif
+    guard(arena, 0);
     return M2_OK;
 }
 
@@ -76,7 +92,11 @@ void m2_arena_destroy(m2_arena *arena)
     if (!arena) return;
     if (arena->owns_memory) {
 #ifdef M2_ARENA_ASAN
-        __asan_unpoison_memory_region((void *)arena->base, arena->bytes_max);
+        /* Other memory will take these addresses. */
+        const size_t marked = arena->bytes_max - arena->peak < GUARD_BYTES
+                                  ? arena->bytes_max
+                                  : arena->peak + GUARD_BYTES;
+        __asan_unpoison_memory_region((void *)arena->base, marked);
 #endif
         munmap((void *)arena->base, arena->bytes_max);
     }
@@ -92,11 +112,9 @@ void *m2_arena_alloc(m2_arena *arena, size_t bytes)
         abort();
     }
     void *result = (void *)(arena->base + arena->used);
+    guard(arena, bytes);
     arena->used += rounded;
     if (arena->used > arena->peak) arena->peak = arena->used;
-#ifdef M2_ARENA_ASAN
-    if (arena->owns_memory) __asan_unpoison_memory_region(result, bytes);
-#endif
     return result;
 }
 
