@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash_pair(uint32_t left, uint32_t right)
+static uint64_t hash_pair(uint32_t left, uint32_t right)
 {
     const uint64_t x = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(x >> 32);
+    return x ^ x >> 32;
 }
 
 m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges)
@@ -16,7 +16,9 @@ m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges)
     *bpe = (m2_bpe){ .n_slots = n_slots };
     bpe->slots = malloc(n_slots * sizeof *bpe->slots);
     bpe->merged_of = malloc((n_merges + (size_t)1) * sizeof *bpe->merged_of);
-    if (!bpe->slots || !bpe->merged_of) {
+    bpe->filter = calloc(n_slots / 8, sizeof *bpe->filter);
+    bpe->byte_ranks = malloc(65536 * sizeof *bpe->byte_ranks);
+    if (!bpe->slots || !bpe->merged_of || !bpe->filter || !bpe->byte_ranks) {
         m2_bpe_destroy(bpe);
         return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for %u merges", n_merges);
     }
@@ -28,30 +30,58 @@ void m2_bpe_destroy(m2_bpe *bpe)
 {
     free(bpe->slots);
     free(bpe->merged_of);
+    free(bpe->filter);
+    free(bpe->byte_ranks);
     *bpe = (m2_bpe){ 0 };
 }
 
 /* The pair's slot, or the free one where it belongs. */
-static m2_bpe_merge *find(const m2_bpe *bpe, uint32_t left, uint32_t right)
+static m2_bpe_merge *find(const m2_bpe *bpe, uint64_t hash, uint32_t left, uint32_t right)
 {
-    uint32_t k = hash_pair(left, right) & (bpe->n_slots - 1);
+    uint32_t k = (uint32_t)hash & (bpe->n_slots - 1);
     while (bpe->slots[k].left != M2_BPE_NONE &&
            (bpe->slots[k].left != left || bpe->slots[k].right != right))
         k = (k + 1) & (bpe->n_slots - 1);
     return &bpe->slots[k];
 }
 
-void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged)
+static uint64_t *filter_word(const m2_bpe *bpe, uint64_t hash)
+{
+    return &bpe->filter[(hash >> 6) & (bpe->n_slots / 8 - 1)];
+}
+
+void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged, unsigned char last,
+                unsigned char first)
 {
     const uint32_t rank = bpe->n_merges++;
-    *find(bpe, left, right) = (m2_bpe_merge){ left, right, merged, rank };
+    const uint64_t hash = hash_pair(left, right);
+    *find(bpe, hash, left, right) = (m2_bpe_merge){ left, right, merged, rank };
+    *filter_word(bpe, hash) |= (uint64_t)1 << (hash & 63);
     bpe->merged_of[rank] = merged;
+    bpe->joins[last * 32 + first / 8] |= (uint8_t)(1u << first % 8);
+}
+
+size_t m2_bpe_run(const m2_bpe *bpe, const unsigned char *bytes, size_t n)
+{
+    size_t k = 1;
+    while (k < n && bpe->joins[bytes[k - 1] * 32 + bytes[k] / 8] >> bytes[k] % 8 & 1) k++;
+    return k;
 }
 
 static uint32_t rank_of(const m2_bpe *bpe, uint32_t left, uint32_t right)
 {
-    const m2_bpe_merge *merge = find(bpe, left, right);
+    const uint64_t hash = hash_pair(left, right);
+    if (!(*filter_word(bpe, hash) >> (hash & 63) & 1)) return M2_BPE_NONE;
+    const m2_bpe_merge *merge = find(bpe, hash, left, right);
     return merge->left == M2_BPE_NONE ? M2_BPE_NONE : merge->rank;
+}
+
+void m2_bpe_set_bytes(m2_bpe *bpe, const uint32_t byte_id[256])
+{
+    memcpy(bpe->byte_id, byte_id, sizeof bpe->byte_id);
+    for (unsigned a = 0; a < 256; a++)
+        for (unsigned b = 0; b < 256; b++)
+            bpe->byte_ranks[a * 256 + b] = rank_of(bpe, byte_id[a], byte_id[b]);
 }
 
 static m2_status tokens_reserve(m2_bpe_tokens *tokens, size_t n)
@@ -83,7 +113,7 @@ static void encode_by_scan(const m2_bpe *bpe, const unsigned char *bytes, size_t
         ids[k] = bpe->byte_id[bytes[k]];
         ends[k] = (uint32_t)k + 1;
     }
-    for (size_t k = 0; k + 1 < n; k++) ranks[k] = rank_of(bpe, ids[k], ids[k + 1]);
+    for (size_t k = 0; k + 1 < n; k++) ranks[k] = bpe->byte_ranks[bytes[k] * 256 + bytes[k + 1]];
     scratch->n_steps += n;
     while (n > 1) {
         size_t at = 0;
@@ -202,10 +232,10 @@ static uint32_t heap_pop(long_piece *p)
 }
 
 /* The pair that begins at `at` has become another one. */
-static void set_pair(long_piece *p, uint32_t at)
+static void set_pair(long_piece *p, uint32_t at, uint32_t rank)
 {
     m2_bpe_scratch *s = p->s;
-    const uint32_t rank = s->ranks[at] = pair_rank(p->bpe, s, at);
+    s->ranks[at] = rank;
     if (rank == M2_BPE_NONE) return;
     uint32_t node = p->free_node;
     if (node)
@@ -310,7 +340,10 @@ static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, siz
         s->next[k] = k + 1 < n ? k + 1 : M2_BPE_NONE;
         s->previous[k] = k > 0 ? k - 1 : M2_BPE_NONE;
     }
-    for (uint32_t k = 0; k < n; k++) set_pair(&p, k);
+    for (uint32_t k = 0; k + 1 < n; k++)
+        set_pair(&p, k, bpe->byte_ranks[bytes[k] * 256 + bytes[k + 1]]);
+    s->ranks[n - 1] = M2_BPE_NONE;
+    s->n_steps += n;
     int is_falling = 0;
     while (p.n_heap > 0 && !is_falling) {
         const uint32_t rank = heap_pop(&p);
@@ -319,8 +352,9 @@ static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, siz
             const uint32_t at = s->batch[k];
             if (s->ranks[at] != rank) continue; /* its left half went to the pair before */
             unlink_right(s, at, bpe->merged_of[rank]);
-            set_pair(&p, at);
-            if (s->previous[at] != M2_BPE_NONE) set_pair(&p, s->previous[at]);
+            set_pair(&p, at, pair_rank(bpe, s, at));
+            const uint32_t before = s->previous[at];
+            if (before != M2_BPE_NONE) set_pair(&p, before, pair_rank(bpe, s, before));
             is_falling = p.n_heap > 0 && s->heap[0] <= rank;
         }
     }

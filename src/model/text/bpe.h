@@ -27,15 +27,25 @@ typedef struct m2_bpe {
     uint32_t byte_id[256];
     m2_bpe_merge *slots; /* hash table, open addressing */
     uint32_t n_slots;    /* a power of two */
-    uint32_t *merged_of; /* [n_merges] by rank */
+    uint64_t *filter; /* [n_slots / 8] 8 bits a slot: 0 where no pair can be; most pairs asked for
+                            have no rank, and this stays in the cache where the table does not */
+    uint32_t *byte_ranks; /* [65536] of pairs of single bytes */
+    uint32_t *merged_of;  /* [n_merges] by rank */
+    uint8_t joins[8192];  /* bit a * 256 + b: byte a can stand before byte b in a merged token */
     uint32_t n_merges;
 } m2_bpe;
 
-/* Room for n_merges; byte_id is for the caller to set. */
+/* Room for n_merges. */
 m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges);
 void m2_bpe_destroy(m2_bpe *bpe);
-/* The merge of the next rank; a pair given again takes the new rank. */
-void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged);
+/* The merge of the next rank, of tokens that meet at bytes `last` and `first`; a pair given again
+ * takes the new rank. */
+void m2_bpe_add(m2_bpe *bpe, uint32_t left, uint32_t right, uint32_t merged, unsigned char last,
+                unsigned char first);
+/* The tokens of single bytes; called once, when all merges are there. */
+void m2_bpe_set_bytes(m2_bpe *bpe, const uint32_t byte_id[256]);
+/* How many of bytes[0, n) can end up in one token; no merge crosses to what is behind. */
+size_t m2_bpe_run(const m2_bpe *bpe, const unsigned char *bytes, size_t n);
 
 typedef struct m2_bpe_scratch {
     uint32_t *ids, *next, *previous, *ranks; /* [room], by first byte of a token              */

@@ -10,9 +10,9 @@
 /* A decomposed character.  `change` counts what it does to the number of characters: 0 replaces
  * one of the input, 1 is one more, -n replaces one and swallows the n behind it. */
 typedef struct nfc_part {
-    uint32_t code_point;
-    int16_t change;
-    uint8_t ccc; /* canonical combining class */
+    uint32_t code_point : 24;
+    uint32_t ccc : 8; /* canonical combining class */
+    int32_t change;
 } nfc_part;
 
 /* The characters since the last one that nothing before it can join. */
@@ -68,8 +68,7 @@ static m2_status segment_push(nfc_segment *segment, uint32_t code_point, int cha
         segment->parts = larger;
         segment->room = room;
     }
-    segment->parts[segment->n++] =
-        (nfc_part){ code_point, (int16_t)change, combining_class(code_point) };
+    segment->parts[segment->n++] = (nfc_part){ code_point, combining_class(code_point), change };
     return M2_OK;
 }
 
@@ -140,7 +139,7 @@ static m2_status segment_flush(nfc_segment *segment)
             const uint32_t joined = is_blocked ? 0 : compose(base.code_point, next.code_point);
             if (joined) {
                 base.code_point = joined;
-                base.change = (int16_t)(base.change + next.change - 1);
+                base.change += next.change - 1;
             } else if (next.ccc == 0) {
                 break;
             } else {

@@ -140,19 +140,24 @@ static m2_status encode_piece(encoder *e, cursor *place, size_t end)
     const cursor begin = *place;
     while (place->at_char < end) step(e, place);
     if (e->pieces) return push_piece(e, begin.at_byte, place->at_byte);
-    const size_t bytes = place->at_byte - begin.at_byte;
-    M2_TRY(m2_bpe_encode(&e->tokenizer->bpe, (const unsigned char *)e->text.data + begin.at_byte,
-                         bytes, M2_BPE_SCAN_MAX, &e->scratch, &e->piece_tokens));
+    const m2_bpe *bpe = &e->tokenizer->bpe;
+    const unsigned char *text = (const unsigned char *)e->text.data;
     cursor at = begin; /* the character that holds the token's first byte, then its last */
     size_t first_byte = begin.at_byte;
-    for (size_t k = 0; k < e->piece_tokens.n; k++) {
-        const size_t end_byte = begin.at_byte + e->piece_tokens.ends[k];
-        for (cursor next = at; step(e, &next), next.at_byte <= first_byte;) at = next;
-        const uint32_t first = e->origins[at.at_char];
-        for (cursor next = at; step(e, &next), next.at_byte < end_byte;) at = next;
-        M2_TRY(push_token(e, e->piece_tokens.ids[k], e->section_begin + first,
-                          e->section_begin + e->origins[at.at_char] + 1));
-        first_byte = end_byte;
+    while (first_byte < place->at_byte) {
+        const size_t run_begin = first_byte;
+        const size_t n = m2_bpe_run(bpe, text + run_begin, place->at_byte - run_begin);
+        M2_TRY(m2_bpe_encode(bpe, text + run_begin, n, M2_BPE_SCAN_MAX, &e->scratch,
+                             &e->piece_tokens));
+        for (size_t k = 0; k < e->piece_tokens.n; k++) {
+            const size_t end_byte = run_begin + e->piece_tokens.ends[k];
+            for (cursor next = at; step(e, &next), next.at_byte <= first_byte;) at = next;
+            const uint32_t first = e->origins[at.at_char];
+            for (cursor next = at; step(e, &next), next.at_byte < end_byte;) at = next;
+            M2_TRY(push_token(e, e->piece_tokens.ids[k], e->section_begin + first,
+                              e->section_begin + e->origins[at.at_char] + 1));
+            first_byte = end_byte;
+        }
     }
     return M2_OK;
 }
@@ -324,16 +329,6 @@ int64_t m2_tokenizer_n_ids(const m2_tokenizer *tokenizer)
     return tokenizer->vocab.n_ids;
 }
 
-/* The byte that a character of the file's strings stands for, or -1. */
-static int char_byte(uint32_t code_point)
-{
-    if (code_point < 0x100) return m2_byte_char(code_point) == code_point ? (int)code_point : -1;
-    if (code_point >= 0x144) return -1;
-    for (unsigned byte = 0; byte < 256; byte++)
-        if (m2_byte_char(byte) == code_point) return (int)byte;
-    return -1;
-}
-
 int m2_tokenizer_append_token(const m2_tokenizer *tokenizer, int32_t id, m2_buffer *out)
 {
     size_t bytes = 0;
@@ -341,13 +336,14 @@ int m2_tokenizer_append_token(const m2_tokenizer *tokenizer, int32_t id, m2_buff
     if (!text) return 0;
     /* A token of the model is spelt in byte characters; any other is itself. */
     int is_spelt = (uint32_t)id < tokenizer->n_model_ids;
-    for (size_t at = 0; at < bytes && is_spelt;) is_spelt = char_byte(m2_utf8_next(text, &at)) >= 0;
+    for (size_t at = 0; at < bytes && is_spelt;)
+        is_spelt = m2_char_byte(m2_utf8_next(text, &at)) >= 0;
     if (!is_spelt) {
         m2_buffer_append(out, text, bytes);
         return 1;
     }
     for (size_t at = 0; at < bytes;) {
-        const char byte = (char)char_byte(m2_utf8_next(text, &at));
+        const char byte = (char)m2_char_byte(m2_utf8_next(text, &at));
         m2_buffer_append(out, &byte, 1);
     }
     return 1;

@@ -21,5 +21,7 @@ struct m2_tokenizer {
 /* The character that stands for a byte in the file's strings: the printable ones of Latin-1 stand
  * for themselves, the others follow from U+0100 on. */
 uint32_t m2_byte_char(unsigned byte);
+/* The other way; -1 for a character that stands for none. */
+int m2_char_byte(uint32_t code_point);
 
 #endif

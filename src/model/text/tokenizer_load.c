@@ -35,6 +35,14 @@ uint32_t m2_byte_char(unsigned byte)
     return 0x100 + (byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 0x21 : 0x43);
 }
 
+int m2_char_byte(uint32_t code_point)
+{
+    if (code_point < 0x100) return m2_byte_char(code_point) == code_point ? (int)code_point : -1;
+    if (code_point > 0x143) return -1;
+    const int k = (int)code_point - 0x100;
+    return k <= 0x20 ? k : k <= 0x42 ? k - 0x21 + 0x7f : 0xad;
+}
+
 static m2_status not_json(const loader *l, const m2_json_pull *pull)
 {
     if (strcmp(pull->error, "no memory") == 0)
@@ -134,6 +142,22 @@ static int read_merge(loader *l, m2_json_pull *pull, const char **left, size_t *
     return 1;
 }
 
+/* The bytes at a token's ends; any byte for a character that stands for none, as no text has it. */
+static unsigned char first_byte(const char *text, size_t bytes)
+{
+    (void)bytes;
+    size_t at = 0;
+    const int byte = m2_char_byte(m2_utf8_next(text, &at));
+    return (unsigned char)(byte < 0 ? 0 : byte);
+}
+
+static unsigned char last_byte(const char *text, size_t bytes)
+{
+    size_t at = bytes - 1;
+    while (((unsigned char)text[at] & 0xc0) == 0x80) at--;
+    return first_byte(text + at, bytes - at);
+}
+
 static m2_status read_merges(loader *l, const section *s)
 {
     const m2_vocab *vocab = &l->tokenizer->vocab;
@@ -171,7 +195,8 @@ static m2_status read_merges(loader *l, const section *s)
                                                   : "the whole");
             break;
         }
-        m2_bpe_add(&l->tokenizer->bpe, a, b, merged);
+        m2_bpe_add(&l->tokenizer->bpe, a, b, merged, last_byte(left, left_bytes),
+                   first_byte(right, right_bytes));
     }
     m2_buffer_free(&whole);
     return pull.error ? not_json(l, &pull) : status;
@@ -208,6 +233,7 @@ static m2_status read_model(loader *l, const section *s)
     /* unk_token and fuse_unk: every byte has a token (checked below), so nothing is unknown. */
     M2_TRY(read_vocab(l, &table[VOCAB]));
     M2_TRY(read_merges(l, &table[MERGES]));
+    uint32_t byte_id[256];
     for (unsigned byte = 0; byte < 256; byte++) {
         char text[4];
         const size_t bytes = m2_utf8_put(m2_byte_char(byte), text);
@@ -215,8 +241,9 @@ static m2_status read_model(loader *l, const section *s)
         if (id == M2_VOCAB_NONE)
             return m2_fail(M2_ERR_FORMAT, "%s: the vocabulary has no token for byte 0x%02x",
                            l->path, byte);
-        l->tokenizer->bpe.byte_id[byte] = id;
+        byte_id[byte] = id;
     }
+    m2_bpe_set_bytes(&l->tokenizer->bpe, byte_id);
     return M2_OK;
 }
 
