@@ -4,6 +4,7 @@
  * runs with the truth's choices put in, and a free run by how many choices differ.
  */
 #include "check_dit.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -80,35 +81,12 @@ void *dit_to_modality(const dit_case *c, const void *rows, size_t row_bytes)
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
-static double recorded_error(const dit_case *c, const char *tensor)
-{
-    size_t i;
-    json_t *line;
-    json_array_foreach(json_object_get(c->report, "errors_ref_vs_truth"), i, line)
-    {
-        const char *of_case = json_string_value(json_object_get(line, "case"));
-        const char *name = json_string_value(json_object_get(line, "tensor"));
-        if (of_case && name && strcmp(of_case, c->name) == 0 && strcmp(name, tensor) == 0)
-            return json_number_value(json_object_get(line, "rel"));
-    }
-    return NAN;
-}
-
 void dit_judge(dit_case *c, const char *what, const m2_tensor *ours, const char *reference,
                const char *truth, const char *report_name)
 {
     what = golden_format(c->run, "%s %s", c->name, what);
     golden_judge(c->file, what, ours, reference, truth, 2);
-    const double recorded = recorded_error(c, report_name);
-    if (isnan(recorded)) return;
-    const m2_tensor a = golden_tensor(c->file, reference, M2_F32);
-    const m2_tensor b = golden_tensor(c->file, truth, M2_F32);
-    if (!a.data || !b.data || m2_tensor_count(&a) != m2_tensor_count(&b)) return;
-    const double error = golden_relative_error(a.data, M2_F32, b.data, M2_F32, m2_tensor_count(&a));
-    /* The truth is stored in f32, so that the error comes back to many digits. */
-    if (!(fabs(error - recorded) <= 1e-4 * recorded + 1e-9))
-        golden_result(c->run, 0, what, "the reference's error is %.6e, its report says %.6e", error,
-                      recorded);
+    golden_report_check(c->run, c->file, c->report, c->name, report_name, reference, truth);
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -295,8 +273,7 @@ done:
 
 void golden_check_dit(golden_run *run, const char *dir)
 {
-    const char *report_path = golden_format(run, "%s/report.json", dir);
-    json_t *report = golden_is_file(report_path) ? golden_json(run, report_path) : NULL;
+    json_t *report = golden_report(run, dir);
     for (char **name = golden_list(run, dir, 0); *name; name++)
         if (strcmp(*name, "report.json") != 0)
             golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");

@@ -223,6 +223,52 @@ int64_t dit_count_other_sets(dit_case *c, int layer, const m2_tensor *ours, cons
     return n_other;
 }
 
+/* Rows of weights that do not sum to the route scale. */
+static int64_t count_other_sums(const dit_case *c, const m2_tensor *prob)
+{
+    const int64_t top_k = prob->shape[2];
+    int64_t n_other = 0;
+    for (int64_t row = 0; row < m2_tensor_count(prob); row += top_k) {
+        double sum = 0;
+        for (int64_t k = 0; k < top_k; k++) sum += (double)((const float *)prob->data)[row + k];
+        n_other += !(fabs(sum - c->arch->moe_route_scale) <= 1e-5 * c->arch->moe_route_scale);
+    }
+    return n_other;
+}
+
+static int compare_falling(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* Distances between the last chosen and the first rejected key, with the truth's experts put in: ours
+ * and the truth's must be near, else one of them is about something else. */
+#define GAP_OFF_MAX 0.05 /* measured: 0.018 */
+
+static void check_gaps(dit_case *c, int layer, const m2_tensor *logits)
+{
+    const m2_preview_sizes *sizes = m2_preview_sizes_of(c->net);
+    const m2_tensor *bias = &m2_preview_weights_of(c->net)->layers[layer].expert_bias_ema;
+    const char *name = golden_format(c->run, "moe%d.gap.truth", layer);
+    const m2_tensor truth = golden_tensor(c->file, name, M2_F32);
+    const int64_t E = sizes->n_experts, n = logits->shape[0] * c->n;
+    if (!truth.data || m2_tensor_count(&truth) != n || sizes->top_k == E) return;
+    const float *z = dit_heads_reordered(c, logits->data, logits->shape[0], (size_t)E * 4, 1);
+    double *keys = golden_alloc(c->run, (size_t)E * sizeof *keys);
+    double largest = 0;
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t e = 0; e < E; e++)
+            keys[e] = 1 / (1 + exp(-(double)z[r * E + e])) +
+                      (double)((const float *)bias->data)[r / c->n * E + e];
+        qsort(keys, (size_t)E, sizeof *keys, compare_falling);
+        const double gap = keys[sizes->top_k - 1] - keys[sizes->top_k];
+        largest = fmax(largest, fabs(gap - (double)((const float *)truth.data)[r]));
+    }
+    golden_result(c->run, largest <= GAP_OFF_MAX, golden_format(c->run, "%s %s", c->name, name),
+                  "largest difference %.4f", largest);
+}
+
 /* Weights of the truth's experts, in the truth's order, against the truth; of the recorded run those
  * rows count that chose alike. */
 static void check_weights(dit_case *c, int layer, const m2_tensor *ours)
@@ -239,6 +285,10 @@ static void check_weights(dit_case *c, int layer, const m2_tensor *ours)
     if (!ref_idx.data || !ref.data || !true_idx.data || !truth.data) return;
     const int64_t Hm = ours->shape[0], top_k = ours->shape[2], n = m2_tensor_count(ours);
     if (m2_tensor_count(&ref) != n || m2_tensor_count(&truth) != n) return;
+    const int64_t n_sums = count_other_sums(c, &ref) + count_other_sums(c, &truth);
+    if (n_sums > 0)
+        golden_result(run, 0, golden_format(run, "%s moe%d.topk_prob", c->name, layer),
+                      "%lld recorded rows do not sum to the route scale", (long long)n_sums);
     const int32_t *a = ref_idx.data, *b = true_idx.data;
     double difference = 0, norm = 0;
     for (int64_t r = 0; r < n; r += top_k) {
@@ -388,6 +438,8 @@ static void run_forced(dit_case *c)
         const m2_tensor *probs =
             c->arch->is_moe_layer[i] ? dit_find(&seen, "preview.%02d.topk_prob", i) : NULL;
         if (probs) check_weights(c, i, probs);
+        const m2_tensor *logits = probs ? dit_find(&seen, "preview.%02d.moe_logits", i) : NULL;
+        if (logits) check_gaps(c, i, logits);
         const char *truth = golden_format(c->run, "h.layer%d.truth", i);
         const m2_tensor *s = dit_find(&seen, "preview.%02d.out", i);
         if (!s || !golden_has(c->file, truth)) continue;

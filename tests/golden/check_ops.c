@@ -21,12 +21,15 @@ m2_tensor golden_ops_make(golden_run *run, m2_dtype dtype, int n_dims, const int
     return tensor;
 }
 
-void golden_ops_judge(golden_run *run, golden_file *file, int idx, const m2_tensor *ours,
-                      const char *reference, const char *truth)
+void golden_ops_judge(golden_run *run, golden_file *file, const json_t *report, const char *kind,
+                      int idx, const m2_tensor *ours, const char *reference, const char *truth,
+                      const char *tensor)
 {
-    golden_judge(file, golden_format(run, "%d %s", idx, reference), ours,
-                 golden_format(run, "%d.%s", idx, reference),
-                 golden_format(run, "%d.%s", idx, truth), 2);
+    reference = golden_format(run, "%d.%s", idx, reference);
+    truth = golden_format(run, "%d.%s", idx, truth);
+    golden_judge(file, reference, ours, reference, truth, 2);
+    golden_report_check(run, file, report, golden_format(run, "%s/%d", kind, idx), tensor,
+                        reference, truth);
 }
 
 const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage)
@@ -37,7 +40,7 @@ const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage)
     return storage;
 }
 
-static void check_attention_sink(golden_run *run, golden_file *file)
+static void check_attention_sink(golden_run *run, golden_file *file, const json_t *report)
 {
     for (int i = 0; golden_has(file, golden_format(run, "%d.q", i)); i++) {
         const m2_tensor q = golden_ops_entry(run, file, i, "q", M2_BF16);
@@ -55,12 +58,14 @@ static void check_attention_sink(golden_run *run, golden_file *file)
                                                    .n_segments = (int)segments.shape[0] - 1,
                                                    .scale = (float)(1 / sqrt((double)q.shape[2])),
                                                    .y = &y });
-        golden_ops_judge(run, file, i, &y, "out", "truth");
-        golden_ops_judge(run, file, i, &y, "out.flash", "truth");
+        golden_ops_judge(run, file, report, "attention", i, &y, "out", "truth",
+                         "exact, rounded twice");
+        golden_ops_judge(run, file, report, "attention", i, &y, "out.flash", "truth",
+                         "torch flash kernel");
     }
 }
 
-static void check_mhc_case(golden_run *run, golden_file *file, int i)
+static void check_mhc_case(golden_run *run, golden_file *file, const json_t *report, int i)
 {
     const m2_ops *ops = golden_ops(run);
     const m2_tensor s = golden_ops_entry(run, file, i, "x", M2_BF16),
@@ -99,24 +104,28 @@ static void check_mhc_case(golden_run *run, golden_file *file, int i)
     ops->mhc_read(ops, &(m2_mhc_read_args){ .s = &s, .h_pre = &pre, .x = &x });
     ops->mhc_write(ops, &(m2_mhc_write_args){
                             .s = &s, .h_res = &res, .h_post = &post, .o = &o, .s_out = &mixed });
-    golden_ops_judge(run, file, i, &phi_out, "out.phi_out", "truth.phi_out");
-    golden_ops_judge(run, file, i, &pre_f32, "out.h_pre_f32", "truth.h_pre_f32");
-    golden_ops_judge(run, file, i, &x, "out.branch_in", "truth.branch_in");
-    golden_ops_judge(run, file, i, &post, "out.h_post", "truth.h_post");
-    golden_ops_judge(run, file, i, &res, "out.h_res", "truth.h_res");
-    golden_ops_judge(run, file, i, &res_f32, "out.h_res_f32", "truth.h_res_f32");
-    golden_ops_judge(run, file, i, &mixed, "out.mixed", "truth.mixed");
+    golden_ops_judge(run, file, report, "mhc", i, &phi_out, "out.phi_out", "truth.phi_out",
+                     "phi_out");
+    golden_ops_judge(run, file, report, "mhc", i, &pre_f32, "out.h_pre_f32", "truth.h_pre_f32",
+                     "h_pre_f32");
+    golden_ops_judge(run, file, report, "mhc", i, &x, "out.branch_in", "truth.branch_in",
+                     "branch_in");
+    golden_ops_judge(run, file, report, "mhc", i, &post, "out.h_post", "truth.h_post", "h_post");
+    golden_ops_judge(run, file, report, "mhc", i, &res, "out.h_res", "truth.h_res", "h_res");
+    golden_ops_judge(run, file, report, "mhc", i, &res_f32, "out.h_res_f32", "truth.h_res_f32",
+                     "h_res_f32");
+    golden_ops_judge(run, file, report, "mhc", i, &mixed, "out.mixed", "truth.mixed", "mixed");
 }
 
-static void check_mhc(golden_run *run, golden_file *file)
+static void check_mhc(golden_run *run, golden_file *file, const json_t *report)
 {
     for (int i = 0; golden_has(file, golden_format(run, "%d.x", i)); i++)
-        check_mhc_case(run, file, i);
+        check_mhc_case(run, file, report, i);
 }
 
 /* ---- norms, rotary embedding, time ---------------------------------------------------------- */
 
-static void check_rmsnorm(golden_run *run, golden_file *file)
+static void check_rmsnorm(golden_run *run, golden_file *file, const json_t *report)
 {
     for (int64_t i = 0; i < golden_n_entries(file); i++) {
         const char *name = golden_entry(file, i)->name, *end = strrchr(name, '.');
@@ -138,8 +147,10 @@ static void check_rmsnorm(golden_run *run, golden_file *file)
             golden_ops(run),
             &(m2_rms_norm_args){
                 .x = &x, .w = &w, .groups = groups, .eps = EPS, .weight_offset = 1, .y = &y });
-        golden_judge(file, key, &y, golden_format(run, "%s.out", key),
-                     golden_format(run, "%s.truth", key), 2);
+        const char *out_name = golden_format(run, "%s.out", key);
+        const char *truth_name = golden_format(run, "%s.truth", key);
+        golden_judge(file, key, &y, out_name, truth_name, 2);
+        golden_report_check(run, file, report, "rmsnorm", key, out_name, truth_name);
     }
 }
 
@@ -168,7 +179,8 @@ static double *rotate_in_f64(golden_run *run, const m2_tensor *q, m2_dtype round
 
 /* The operator norms before it turns and rounds to bf16.  So its queries are scaled back by their
  * RMS here and judged against what bf16 in and out must cost. */
-static void check_rotation(golden_run *run, golden_file *file, int i, const m2_tensor *table)
+static void check_rotation(golden_run *run, golden_file *file, const json_t *report, int i,
+                           const m2_tensor *table)
 {
     const m2_tensor q = golden_ops_entry(run, file, i, "q", M2_F32);
     const m2_tensor recorded = golden_ops_entry(run, file, i, "q_rot", M2_F32);
@@ -215,6 +227,8 @@ static void check_rotation(golden_run *run, golden_file *file, int i, const m2_t
         golden_judge_values(run, golden_format(run, "rope %d %s_rot", i, part ? "k" : "q"), ours,
                             M2_F64, bf16_error, truth.data, M2_F32, count, 2, GOLDEN_FLOOR_BF16);
     }
+    golden_report_check(run, file, report, golden_format(run, "rope/%d", i), "rotated q",
+                        golden_format(run, "%d.q_rot", i), golden_format(run, "%d.q_rot.truth", i));
     /* The recorded rotation is that of the formula. */
     golden_judge_values(run, golden_format(run, "rope %d formula", i),
                         rotate_in_f64(run, &q, M2_F32, &angles), M2_F64,
@@ -222,7 +236,7 @@ static void check_rotation(golden_run *run, golden_file *file, int i, const m2_t
                         truth.data, M2_F32, count, 2, GOLDEN_FLOOR_F32);
 }
 
-static void check_rope_time(golden_run *run, golden_file *file)
+static void check_rope_time(golden_run *run, golden_file *file, const json_t *report)
 {
     const m2_ops *ops = golden_ops(run);
     for (int i = 0; golden_has(file, golden_format(run, "%d.coords", i)); i++) {
@@ -231,8 +245,8 @@ static void check_rope_time(golden_run *run, golden_file *file)
         m2_tensor table = MAKE(run, M2_F32, coords.shape[0], 6 * bands.shape[0]);
         ops->rope_table(
             ops, &(m2_rope_table_args){ .coords = &coords, .bands = &bands, .table = &table });
-        golden_ops_judge(run, file, i, &table, "emb", "emb.truth");
-        check_rotation(run, file, i, &table);
+        golden_ops_judge(run, file, report, "rope", i, &table, "emb", "emb.truth", "emb");
+        check_rotation(run, file, report, i, &table);
     }
     const m2_tensor step = golden_tensor(file, "time.step", M2_I32);
     const m2_tensor tau = golden_tensor(file, "time.position", M2_F32);
@@ -246,9 +260,12 @@ static void check_rope_time(golden_run *run, golden_file *file)
     ops->time_channels(
         ops, &(m2_time_channels_args){ .tau = &tau, .n_channels = (int)wanted->shape[1], .x = &x });
     golden_judge(file, "time.emb", &x, "time.emb", "time.emb.truth", 2);
+    golden_report_check(run, file, report, "time embedding",
+                        golden_format(run, "dim %d", (int)wanted->shape[1]), "time.emb",
+                        "time.emb.truth");
 }
 
-static void check_swiglu7(golden_run *run, golden_file *file)
+static void check_swiglu7(golden_run *run, golden_file *file, const json_t *report)
 {
     static const struct {
         const char *name;
@@ -262,15 +279,16 @@ static void check_swiglu7(golden_run *run, golden_file *file)
             if (!x.data) continue;
             m2_tensor y = MAKE(run, types[t].dtype, x.shape[0], x.shape[1] / 2);
             golden_ops(run)->swiglu7(golden_ops(run), &(m2_swiglu7_args){ .x = &x, .y = &y });
-            golden_ops_judge(run, file, i, &y, golden_format(run, "%s.out", type),
-                             golden_format(run, "%s.truth", type));
+            golden_ops_judge(run, file, report, "swiglu7", i, &y,
+                             golden_format(run, "%s.out", type),
+                             golden_format(run, "%s.truth", type), type);
         }
     }
 }
 
 static const struct {
     const char *file;
-    void (*check)(golden_run *run, golden_file *file);
+    void (*check)(golden_run *run, golden_file *file, const json_t *report);
 } operations[] = {
     { "attention_sink.safetensors", check_attention_sink },
     { "mhc.safetensors", check_mhc },
@@ -284,6 +302,7 @@ static const struct {
 
 void golden_check_ops(golden_run *run, const char *dir)
 {
+    json_t *report = golden_report(run, dir);
     for (char **name = golden_list(run, dir, 0); *name; name++) {
         const char *path = golden_format(run, "%s/%s", dir, *name);
         if (strcmp(*name, "report.json") == 0) continue; /* errors of the run that made the data */
@@ -296,9 +315,10 @@ void golden_check_ops(golden_run *run, const char *dir)
         }
         golden_file *file = golden_open(run, path);
         if (!file) continue;
-        operations[i].check(run, file);
+        operations[i].check(run, file, report);
         golden_close(file);
     }
     for (char **name = golden_list(run, dir, 1); *name; name++)
         golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
+    json_decref(report);
 }

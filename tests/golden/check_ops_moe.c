@@ -58,7 +58,7 @@ static void exact(golden_run *run, golden_file *file, int i, const char *name,
                  m2_tensor_bytes(ours));
 }
 
-void golden_ops_moe(golden_run *run, golden_file *file)
+void golden_ops_moe(golden_run *run, golden_file *file, const json_t *report)
 {
     for (int i = 0; golden_has(file, golden_format(run, "%d.x", i)); i++) {
         const m2_tensor x = golden_ops_entry(run, file, i, "x", M2_BF16);
@@ -72,9 +72,9 @@ void golden_ops_moe(golden_run *run, golden_file *file)
         exact(run, file, i, "gather_ids", &sorted.gather_ids);
         exact(run, file, i, "probs_sorted", &sorted.probs_sorted);
         exact(run, file, i, "expert_offsets", &sorted.expert_offsets);
-        golden_ops_judge(run, file, i, &y, "out.det", "truth");
+        golden_ops_judge(run, file, report, "moe", i, &y, "out.det", "truth", "det");
         if (golden_has(file, golden_format(run, "%d.out.atomic", i)))
-            golden_ops_judge(run, file, i, &y, "out.atomic", "truth");
+            golden_ops_judge(run, file, report, "moe", i, &y, "out.atomic", "truth", "atomic");
     }
 }
 
@@ -132,6 +132,19 @@ static double *spread(golden_run *run, const m2_tensor *idx, const m2_tensor *pr
     return by_expert;
 }
 
+/* Rows of weights that do not sum to the route scale. */
+static int64_t count_other_sums(const m2_tensor *prob, double route_scale)
+{
+    const int64_t top_k = prob->shape[2];
+    int64_t n_other = 0;
+    for (int64_t row = 0; row < m2_tensor_count(prob); row += top_k) {
+        double sum = 0;
+        for (int64_t k = 0; k < top_k; k++) sum += (double)((const float *)prob->data)[row + k];
+        n_other += !(fabs(sum - route_scale) <= 1e-5 * route_scale);
+    }
+    return n_other;
+}
+
 static double route_scale_of(golden_file *file)
 {
     const char *text = golden_metadata(file, "arch_config");
@@ -178,6 +191,11 @@ static void check_moe_choice(golden_run *run, golden_file *file, const m2_tensor
     golden_result(run, n_ref == 0 && n_true == 0, "moe_layer choice",
                   "%lld sets differ from the reference's, %lld from the truth's", (long long)n_ref,
                   (long long)n_true);
+    const int64_t n_sums = count_other_sums(&ref_prob, route_scale_of(file)) +
+                           count_other_sums(&true_prob, route_scale_of(file));
+    if (n_sums > 0)
+        golden_result(run, 0, "moe_layer topk_prob",
+                      "%lld recorded rows do not sum to the route scale", (long long)n_sums);
     const int64_t n = m2_tensor_count(idx) / idx->shape[2] * E;
     const double *truth = spread(run, &true_idx, &true_prob, E);
     const double reference_error =
@@ -186,7 +204,7 @@ static void check_moe_choice(golden_run *run, golden_file *file, const m2_tensor
                         reference_error, truth, M2_F64, n, 2, GOLDEN_FLOOR_BF16);
 }
 
-void golden_ops_moe_layer(golden_run *run, golden_file *file)
+void golden_ops_moe_layer(golden_run *run, golden_file *file, const json_t *report)
 {
     const m2_ops *ops = golden_ops(run);
     const m2_tensor in = golden_tensor(file, "in", M2_BF16);
@@ -227,6 +245,15 @@ void golden_ops_moe_layer(golden_run *run, golden_file *file)
                                               m2_tensor_count(&x)),
                         exact_heads, M2_F64, m2_tensor_count(&x), 2, GOLDEN_FLOOR_BF16);
 
+    int64_t n_off = 0;
+    for (int64_t i = 0; i < m2_tensor_count(&x); i++) {
+        const double value = (double)m2_bf16_to_f32(((const m2_bf16 *)recorded_heads.data)[i]);
+        n_off += !(fabs(value - exact_heads[i]) <= 0x1p-5 * (1 + fabs(exact_heads[i])));
+    }
+    if (n_off > 0)
+        golden_result(run, 0, "moe_layer x_heads", "%lld recorded values are not the projection's",
+                      (long long)n_off);
+
     const m2_tensor heads = m2_tensor_over(x.data, M2_BF16, n, Hm, x.shape[1] / Hm);
     m2_tensor logits = MAKE(run, M2_F32, Hm, n, E);
     m2_tensor idx = MAKE(run, M2_I32, Hm, n, wanted_idx->shape[2]);
@@ -248,6 +275,7 @@ void golden_ops_moe_layer(golden_run *run, golden_file *file)
     const m2_tensor x2 = shared_expert(run, &normed, &mod1, &mod2, groups);
     ops->add(ops, &(m2_add_args){ .a = &x1, .b = &x2, .c = &merged, .y = &out });
     golden_judge(file, "out", &out, "out", "truth", 2);
+    golden_report_check(run, file, report, "moe_layer", "out", "out", "truth");
 }
 
 /* ---- router ---------------------------------------------------------------------------------- */
@@ -279,17 +307,36 @@ static int64_t count_other_places(const m2_tensor *logits, const m2_tensor *bias
     return n_other;
 }
 
-/* Values [rows, top_k] as f64, each row scaled to sum 1: some cases record plain scores. */
-static double *normalised(golden_run *run, const m2_tensor *prob)
+/* What a weight should be: the score of its expert over the sum of the chosen scores. */
+static double weight_of(const m2_tensor *logits, const m2_tensor *idx, int64_t at,
+                        double *score_out)
 {
-    const int64_t top_k = prob->shape[2], n = m2_tensor_count(prob);
+    const int64_t top_k = idx->shape[2], row = at / top_k;
+    const int32_t *ids = idx->data;
+    double sum = 0;
+    for (int64_t k = 0; k < top_k; k++) sum += key_of(logits, NULL, row, ids[row * top_k + k]);
+    *score_out = key_of(logits, NULL, row, ids[at]);
+    return *score_out / fmax(sum, 1e-12);
+}
+
+#define WEIGHT_OFF_MAX 1e-6 /* f32 of values up to 1 */
+
+/* Recorded weights in f64; some cases record plain scores, which are normalised here.  Values that
+ * are neither are counted. */
+static double *normalised(golden_run *run, const m2_tensor *logits, const m2_tensor *idx,
+                          const m2_tensor *prob, int64_t *n_other)
+{
+    const int64_t n = m2_tensor_count(prob);
     double *values = golden_alloc(run, (size_t)n * sizeof *values);
     m2_convert(prob->data, M2_F32, values, M2_F64, n);
-    for (int64_t row = 0; row < n; row += top_k) {
-        double sum = 0;
-        for (int64_t k = 0; k < top_k; k++) sum += values[row + k];
-        if (fabs(sum - 1) < 1e-5) continue;
-        for (int64_t k = 0; k < top_k; k++) values[row + k] /= sum;
+    for (int64_t i = 0; i < n; i++) {
+        double score;
+        const double weight = weight_of(logits, idx, i, &score);
+        if (fabs(values[i] - weight) <= WEIGHT_OFF_MAX) continue;
+        if (fabs(values[i] - score) <= WEIGHT_OFF_MAX)
+            values[i] *= weight / score;
+        else
+            ++*n_other;
     }
     return values;
 }
@@ -329,12 +376,17 @@ static void check_router_case(golden_run *run, golden_file *file, int i, const m
                   golden_format(run, "router %d %s choice", i, kind),
                   "%lld other sets, %lld other places, %lld against the truth", (long long)n_sets,
                   (long long)n_ref, (long long)n_true);
-    const double *exact_prob = normalised(run, &true_prob);
-    golden_judge_values(run, golden_format(run, "router %d %s prob", i, kind),
-                        normalised(run, &prob), M2_F64,
-                        golden_relative_error(normalised(run, &ref_prob), M2_F64, exact_prob,
-                                              M2_F64, m2_tensor_count(&prob)),
-                        exact_prob, M2_F64, m2_tensor_count(&prob), 2, GOLDEN_FLOOR_F32);
+    int64_t n_weights = 0;
+    const double *values = normalised(run, logits, &ref, &ref_prob, &n_weights);
+    const double *exact_values = normalised(run, logits, &truth, &true_prob, &n_weights);
+    if (n_weights > 0)
+        golden_result(run, 0, golden_format(run, "router %d %s prob", i, kind),
+                      "%lld recorded weights are not the scores of their experts",
+                      (long long)n_weights);
+    const int64_t n = m2_tensor_count(&prob);
+    golden_judge_values(run, golden_format(run, "router %d %s prob", i, kind), prob.data, M2_F32,
+                        golden_relative_error(values, M2_F64, exact_values, M2_F64, n),
+                        exact_values, M2_F64, n, 2, GOLDEN_FLOOR_F32);
 }
 
 static void check_ties(golden_run *run, golden_file *file)
@@ -359,8 +411,9 @@ static void check_ties(golden_run *run, golden_file *file)
                         m2_tensor_count(&prob), 2, GOLDEN_FLOOR_F32);
 }
 
-void golden_ops_router(golden_run *run, golden_file *file)
+void golden_ops_router(golden_run *run, golden_file *file, const json_t *report)
 {
+    (void)report; /* holds no errors of weights */
     for (int i = 0; golden_has(file, golden_format(run, "%d.logits", i)); i++) {
         const m2_tensor logits = golden_ops_entry(run, file, i, "logits", M2_F32);
         const m2_tensor bias = golden_ops_entry(run, file, i, "bias", M2_F32);
