@@ -1,27 +1,10 @@
 #include "backend/cpu/lanes/ops.h"
 #include "backend/cpu/lanes/rows.h"
-#include "backend/cpu/lanes/vmath.h"
+#include "backend/cpu/lanes/vactivation.h"
 
 #include <assert.h>
 
 #define POSITIONS 64
-
-static v16 v_activation(m2_activation activation, v16 x)
-{
-    switch (activation) {
-    case M2_ACT_SILU:
-        return v_silu(x);
-    case M2_ACT_RELU:
-        return v_select(vm_less(v_zero(), x), x, v_select(vm_unordered(x, x), x, v_zero()));
-    case M2_ACT_ELU:
-        return v_select(vm_less(v_zero(), x), x, v_expm1(x));
-    case M2_ACT_TANH:
-        return v_tanh(x);
-    case M2_ACT_NONE:
-        break;
-    }
-    return x;
-}
 
 static void norm_positions(void *context, int64_t begin, int64_t end, int worker)
 {
