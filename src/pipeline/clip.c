@@ -61,12 +61,13 @@ m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
     for (int i = -1; i < n_history; i++) {
         m2_tensor *video = i < 0 ? &state.video : &state.video_history[i];
         m2_tensor *audio = i < 0 ? &state.audio : &state.audio_history[i];
-        if (i >= 0) *video = video_history[i];
-        if (i >= 0) *audio = audio_history[i];
-        ops->download(ops, at, video);
+        /* Histories are flat in the sampler; in the file they have the latents' shapes. */
+        *video = clip->video;
+        *audio = clip->audio;
+        ops->download(ops, at, i < 0 ? &clip->video : &video_history[i]);
         video->data = at;
         at += video_bytes;
-        ops->download(ops, at, audio);
+        ops->download(ops, at, i < 0 ? &clip->audio : &audio_history[i]);
         audio->data = at;
         at += audio_bytes;
     }

@@ -25,20 +25,21 @@ static void join(char to[4096], const char *dir, const char *name)
     if (snprintf(to, 4096, "%s/%s", dir, name) >= 4096) to[0] = '\0';
 }
 
-/* A directory above `path` that holds preview/ and text_encoder/, "" if none of the next two does. */
+/* The directory above `path` that holds preview/ and text_encoder/, looked for two levels up; "" if
+ * there is none. */
 static void find_root_above(const char *path, char root[4096])
 {
-    snprintf(root, 4096, "%s", path);
+    char *real = realpath(path, NULL);
+    snprintf(root, 4096, "%s", real ? real : "");
+    free(real);
     for (int i = 0; i < 2; i++) {
-        char probe[4096], other[4096];
-        join(probe, root, "..");
-        snprintf(root, 4096, "%s", probe);
-        char *real = realpath(root, NULL);
-        if (real) snprintf(root, 4096, "%s", real);
-        free(real);
-        join(probe, root, "preview");
-        join(other, root, "text_encoder");
-        if (is_dir(probe) && is_dir(other)) return;
+        char preview[4096], text[4096];
+        char *slash = strrchr(root, '/');
+        if (!slash) break;
+        *slash = '\0';
+        join(preview, root, "preview");
+        join(text, root, "text_encoder");
+        if (is_dir(preview) && is_dir(text)) return;
     }
     root[0] = '\0';
 }

@@ -1,0 +1,213 @@
+#include "support/check.h"
+
+#include "clip_run.h"
+#include "io/safetensors_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct clip_env {
+    char *dir;
+    char model[4096];
+} clip_env;
+
+static int setup(void **state)
+{
+    clip_env *env = calloc(1, sizeof *env);
+    env->dir = m2_test_make_dir();
+    clip_make_tiny_model(env->dir, env->model);
+    *state = env;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    clip_env *env = *state;
+    m2_test_remove_tree(env->dir);
+    free(env);
+    return 0;
+}
+
+static magi2_engine *open_engine(const clip_env *env, const char *isa, int n_threads)
+{
+    magi2_params params;
+    magi2_params_init(&params);
+    params.model_dir = env->model;
+    params.isa = isa;
+    params.n_threads = n_threads;
+    magi2_engine *engine = NULL;
+    if (magi2_open(&params, &engine) != MAGI2_OK) fail_msg("%s", magi2_last_error());
+    return engine;
+}
+
+static magi2_request tiny_request(const char *save_dir, int n_steps)
+{
+    magi2_request request;
+    magi2_request_init(&request);
+    request.prompt = "a red ball bouncing on a blue background";
+    request.tier = "tiny";
+    request.n_steps = n_steps;
+    request.save_dir = save_dir;
+    return request;
+}
+
+/* Runs once, into its own directory; gives back the manifest. */
+static char *run(const clip_env *env, magi2_engine *engine, const char *name, int n_steps)
+{
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s/%s", env->dir, name);
+    magi2_request request = tiny_request(dir, n_steps);
+    if (magi2_generate(engine, &request, NULL) != MAGI2_OK) fail_msg("%s", magi2_last_error());
+    return clip_read_manifest(dir);
+}
+
+/* Catches a sum whose order depends on how loops are shared out, state left over from the run
+ * before, and engines that share something. */
+static void bits_do_not_depend_on_threads_or_earlier_runs(void **state)
+{
+    clip_env *env = *state;
+    static const int threads[] = { 1, 2, 5 };
+    char *first = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        char name[32];
+        magi2_engine *engine = open_engine(env, NULL, threads[i]);
+        snprintf(name, sizeof name, "t%d", threads[i]);
+        char *manifest = run(env, engine, name, 2);
+        snprintf(name, sizeof name, "t%d_again", threads[i]);
+        char *again = run(env, engine, name, 2);
+        assert_string_equal(manifest, again);
+        if (first) assert_string_equal(manifest, first);
+        if (!first)
+            first = manifest;
+        else
+            free(manifest);
+        free(again);
+        magi2_close(engine);
+    }
+    free(first);
+}
+
+/* A value that is not finite ends the run at once; nothing is written. */
+static void one_nan_weight_fails_within_a_step_and_writes_nothing(void **state)
+{
+    clip_env *env = *state;
+    char link[5000], from[5100], output[5000];
+    snprintf(link, sizeof link, "%s/preview", env->model);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(mkdir(link, 0777), 0);
+    /* The same shard with one value changed; the index is copied by a link. */
+    FILE *source = fopen(M2_DEMO_DIR "/preview/model.safetensors", "rb");
+    assert_non_null(source);
+    fseek(source, 0, SEEK_END);
+    const size_t bytes = (size_t)ftell(source);
+    rewind(source);
+    char *shard = malloc(bytes);
+    assert_int_equal(fread(shard, 1, bytes, source), bytes);
+    fclose(source);
+    uint64_t header;
+    memcpy(&header, shard, 8);
+    const char *entry = strstr(shard + 8, "\"pre_adapter.video_embedder.weight\"");
+    const char *offsets = entry ? strstr(entry, "\"data_offsets\":[") : NULL;
+    assert_non_null(offsets);
+    const size_t begin = strtoull(offsets + strlen("\"data_offsets\":["), NULL, 10);
+    const float nan_value = NAN;
+    memcpy(shard + 8 + header + begin + 40000, &nan_value, 4);
+    snprintf(from, sizeof from, "%s/model.safetensors", link);
+    FILE *to = fopen(from, "wb");
+    assert_non_null(to);
+    assert_int_equal(fwrite(shard, 1, bytes, to), bytes);
+    fclose(to);
+    free(shard);
+    snprintf(from, sizeof from, "%s/model.safetensors.index.json", link);
+    assert_int_equal(symlink(M2_DEMO_DIR "/preview/model.safetensors.index.json", from), 0);
+
+    magi2_engine *engine = open_engine(env, NULL, 0);
+    magi2_request request = tiny_request(NULL, 5);
+    snprintf(output, sizeof output, "%s/nan.mp4", env->dir);
+    request.output = output;
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_NUMERIC);
+    assert_non_null(strstr(magi2_last_error(), "step 1 of 5"));
+    assert_int_not_equal(access(output, F_OK), 0);
+    magi2_close(engine);
+}
+
+/* Noise of another shape, with a value that is not finite, or without one of its two arrays. */
+static void noise_is_checked_where_it_comes_in(void **state)
+{
+    clip_env *env = *state;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/noise.safetensors", env->dir);
+    float *video = calloc(48 * 32 * 2 * 2, sizeof *video), *audio = calloc(250 * 64, sizeof *audio);
+    m2_named_tensor tensors[2] = {
+        { .name = "noise.video", .tensor = m2_tensor_over(video, M2_F32, 1, 48, 32, 2, 2) },
+        { .name = "noise.audio", .tensor = m2_tensor_over(audio, M2_F32, 1, 250, 64) },
+    };
+    magi2_engine *engine = open_engine(env, NULL, 0);
+    char save[4200];
+    snprintf(save, sizeof save, "%s/noise", env->dir);
+    magi2_request request = tiny_request(save, 1);
+    request.noise = path;
+    check_ok(m2_safetensors_write(path, tensors, 2, NULL, 0));
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_OK);
+
+    audio[77] = INFINITY;
+    check_ok(m2_safetensors_write(path, tensors, 2, NULL, 0));
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_NUMERIC);
+    assert_non_null(strstr(magi2_last_error(), "noise.audio"));
+    tensors[0].tensor.shape[2] = 16;
+    check_ok(m2_safetensors_write(path, tensors, 2, NULL, 0));
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_FORMAT);
+    assert_non_null(strstr(magi2_last_error(), "noise.video"));
+    check_ok(m2_safetensors_write(path, tensors + 1, 1, NULL, 0));
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_FORMAT);
+    free(video);
+    free(audio);
+    magi2_close(engine);
+}
+
+/* A prompt of more than 7,000 tokens is cut, and both counts are said. */
+static void a_long_prompt_is_cut_with_both_counts_said(void **state)
+{
+    clip_env *env = *state;
+    char *prompt = malloc(8001 * 2 + 1);
+    for (int i = 0; i < 8001; i++) memcpy(prompt + 2 * i, "7 ", 2);
+    prompt[8001 * 2] = '\0';
+    char *text = NULL;
+    assert_int_equal(magi2_tokenize(env->model, prompt, 1, &text), MAGI2_OK);
+    assert_non_null(strstr(text, "\"tokens\":7000"));
+    assert_null(strstr(text, "\"tokens_cut\":0"));
+    magi2_free(text);
+    free(prompt);
+}
+
+static void a_request_without_a_prompt_is_refused(void **state)
+{
+    clip_env *env = *state;
+    magi2_engine *engine = open_engine(env, NULL, 1);
+    magi2_request request = tiny_request(NULL, 1);
+    request.prompt = "";
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_ARG);
+    request.prompt = "broken \xe9 text";
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_ARG);
+    assert_non_null(strstr(magi2_last_error(), "UTF-8"));
+    magi2_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(bits_do_not_depend_on_threads_or_earlier_runs, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(one_nan_weight_fails_within_a_step_and_writes_nothing,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(noise_is_checked_where_it_comes_in, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_long_prompt_is_cut_with_both_counts_said, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_request_without_a_prompt_is_refused, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
