@@ -12,8 +12,8 @@
 typedef enum m2_log_level {
     M2_LOG_ERROR = 0,
     M2_LOG_WARNING,
-    M2_LOG_INFO,  /* one line a stage or step     */
-    M2_LOG_DEBUG  /* decisions: kernels, bytes    */
+    M2_LOG_INFO, /* one line a stage or step     */
+    M2_LOG_DEBUG /* decisions: kernels, bytes    */
 } m2_log_level;
 
 typedef struct m2_log {

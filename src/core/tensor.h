@@ -29,7 +29,7 @@ m2_tensor m2_tensor_wrap(void *data, m2_dtype dtype, int n_dims, const int64_t *
 m2_tensor m2_tensor_new(m2_arena *arena, m2_dtype dtype, int n_dims, const int64_t *shape);
 
 /* m2_tensor_make(arena, M2_BF16, n_tokens, 3, 128), m2_tensor_over(pointer, M2_F32, 7) */
-#define M2_DIMS_(...) ((const int64_t[]){ __VA_ARGS__ })
+#define M2_DIMS_(...)   ((const int64_t[]){ __VA_ARGS__ })
 #define M2_N_DIMS_(...) ((int)(sizeof(M2_DIMS_(__VA_ARGS__)) / sizeof(int64_t)))
 #define m2_tensor_make(arena, dtype, ...)                                                          \
     m2_tensor_new((arena), (dtype), M2_N_DIMS_(__VA_ARGS__), M2_DIMS_(__VA_ARGS__))
