@@ -4,7 +4,7 @@
  * runs with the truth's choices put in, and a free run by how many choices differ.
  */
 #include "check_dit.h"
-#include "report.h"
+#include "recorded_errors.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ void dit_judge(dit_case *c, const char *what, const m2_tensor *ours, const char 
 {
     what = golden_format(c->run, "%s %s", c->name, what);
     golden_judge(c->file, what, ours, reference, truth, 2);
-    golden_report_check(c->run, c->file, c->report, c->name, report_name, reference, truth);
+    recorded_errors_check(c->run, c->report, c->file, c->name, report_name, reference, truth);
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -273,7 +273,7 @@ done:
 
 void golden_check_dit(golden_run *run, const char *dir)
 {
-    json_t *report = golden_report(run, dir);
+    json_t *report = recorded_errors_load(run, dir);
     for (char **name = golden_list(run, dir, 0); *name; name++)
         if (strcmp(*name, "report.json") != 0)
             golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");

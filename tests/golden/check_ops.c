@@ -28,8 +28,8 @@ void golden_ops_judge(golden_run *run, golden_file *file, const json_t *report, 
     reference = golden_format(run, "%d.%s", idx, reference);
     truth = golden_format(run, "%d.%s", idx, truth);
     golden_judge(file, reference, ours, reference, truth, 2);
-    golden_report_check(run, file, report, golden_format(run, "%s/%d", kind, idx), tensor,
-                        reference, truth);
+    recorded_errors_check(run, report, file, golden_format(run, "%s/%d", kind, idx), tensor,
+                          reference, truth);
 }
 
 const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage)
@@ -150,7 +150,7 @@ static void check_rmsnorm(golden_run *run, golden_file *file, const json_t *repo
         const char *out_name = golden_format(run, "%s.out", key);
         const char *truth_name = golden_format(run, "%s.truth", key);
         golden_judge(file, key, &y, out_name, truth_name, 2);
-        golden_report_check(run, file, report, "rmsnorm", key, out_name, truth_name);
+        recorded_errors_check(run, report, file, "rmsnorm", key, out_name, truth_name);
     }
 }
 
@@ -227,8 +227,9 @@ static void check_rotation(golden_run *run, golden_file *file, const json_t *rep
         golden_judge_values(run, golden_format(run, "rope %d %s_rot", i, part ? "k" : "q"), ours,
                             M2_F64, bf16_error, truth.data, M2_F32, count, 2, GOLDEN_FLOOR_BF16);
     }
-    golden_report_check(run, file, report, golden_format(run, "rope/%d", i), "rotated q",
-                        golden_format(run, "%d.q_rot", i), golden_format(run, "%d.q_rot.truth", i));
+    recorded_errors_check(run, report, file, golden_format(run, "rope/%d", i), "rotated q",
+                          golden_format(run, "%d.q_rot", i),
+                          golden_format(run, "%d.q_rot.truth", i));
     /* The recorded rotation is that of the formula. */
     golden_judge_values(run, golden_format(run, "rope %d formula", i),
                         rotate_in_f64(run, &q, M2_F32, &angles), M2_F64,
@@ -260,9 +261,9 @@ static void check_rope_time(golden_run *run, golden_file *file, const json_t *re
     ops->time_channels(
         ops, &(m2_time_channels_args){ .tau = &tau, .n_channels = (int)wanted->shape[1], .x = &x });
     golden_judge(file, "time.emb", &x, "time.emb", "time.emb.truth", 2);
-    golden_report_check(run, file, report, "time embedding",
-                        golden_format(run, "dim %d", (int)wanted->shape[1]), "time.emb",
-                        "time.emb.truth");
+    recorded_errors_check(run, report, file, "time",
+                          golden_format(run, "dim %d", (int)wanted->shape[1]), "time.emb",
+                          "time.emb.truth");
 }
 
 static void check_swiglu7(golden_run *run, golden_file *file, const json_t *report)
@@ -302,7 +303,7 @@ static const struct {
 
 void golden_check_ops(golden_run *run, const char *dir)
 {
-    json_t *report = golden_report(run, dir);
+    json_t *report = recorded_errors_load(run, dir);
     for (char **name = golden_list(run, dir, 0); *name; name++) {
         const char *path = golden_format(run, "%s/%s", dir, *name);
         if (strcmp(*name, "report.json") == 0) continue; /* errors of the run that made the data */

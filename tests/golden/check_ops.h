@@ -2,7 +2,7 @@
 #ifndef M2_TESTS_GOLDEN_CHECK_OPS_H
 #define M2_TESTS_GOLDEN_CHECK_OPS_H
 
-#include "report.h"
+#include "recorded_errors.h"
 
 #define EPS 1e-6f /* of every norm */
 
