@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PREFETCH 12 /* merges ahead; positions of one rank lie far apart */
+
 static uint64_t hash_pair(uint32_t left, uint32_t right)
 {
     const uint64_t x = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
@@ -138,10 +140,7 @@ static void encode_by_scan(const m2_bpe *bpe, const unsigned char *bytes, size_t
 
 void m2_bpe_scratch_free(m2_bpe_scratch *scratch)
 {
-    free(scratch->ids);
-    free(scratch->next);
-    free(scratch->previous);
-    free(scratch->ranks);
+    free(scratch->symbols);
     free(scratch->nodes);
     free(scratch->batch);
     free(scratch->heap);
@@ -155,17 +154,13 @@ static m2_status scratch_reserve(const m2_bpe *bpe, m2_bpe_scratch *s, size_t n)
     const uint64_t n_steps = s->n_steps;
     m2_bpe_scratch_free(s);
     s->n_steps = n_steps;
-    s->ids = malloc(n * sizeof *s->ids);
-    s->next = malloc(n * sizeof *s->next);
-    s->previous = malloc(n * sizeof *s->previous);
-    s->ranks = malloc(n * sizeof *s->ranks);
+    s->symbols = malloc(n * sizeof *s->symbols);
     /* A merge uses up a node and makes at most two, and there are less than n: 2 n live at most. */
     s->nodes = malloc((2 * n + 1) * sizeof *s->nodes);
-    s->batch = malloc(n * sizeof *s->batch);
+    s->batch = malloc((2 * n + 1) * sizeof *s->batch); /* all nodes may be in one list */
     s->heap = malloc(n * sizeof *s->heap);
     s->bucket_of = calloc(bpe->n_merges + (size_t)1, sizeof *s->bucket_of);
-    if (!s->ids || !s->next || !s->previous || !s->ranks || !s->nodes || !s->batch || !s->heap ||
-        !s->bucket_of) {
+    if (!s->symbols || !s->nodes || !s->batch || !s->heap || !s->bucket_of) {
         m2_bpe_scratch_free(s);
         return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", n);
     }
@@ -195,18 +190,19 @@ static uint32_t node_next(uint64_t node)
 /* Make the pair at `at` one token. */
 static void unlink_right(m2_bpe_scratch *s, uint32_t at, uint32_t merged)
 {
-    const uint32_t gone = s->next[at], behind = s->next[gone];
-    s->ids[at] = merged;
-    s->ranks[gone] = M2_BPE_NONE;
-    s->next[at] = behind;
-    if (behind != M2_BPE_NONE) s->previous[behind] = at;
+    const uint32_t gone = s->symbols[at].next, behind = s->symbols[gone].next;
+    s->symbols[at].id = merged;
+    s->symbols[gone].rank = M2_BPE_NONE;
+    s->symbols[at].next = behind;
+    if (behind != M2_BPE_NONE) s->symbols[behind].previous = at;
 }
 
 static uint32_t pair_rank(const m2_bpe *bpe, m2_bpe_scratch *s, uint32_t at)
 {
-    const uint32_t right = s->next[at];
+    const uint32_t right = s->symbols[at].next;
     s->n_steps++;
-    return right == M2_BPE_NONE ? M2_BPE_NONE : rank_of(bpe, s->ids[at], s->ids[right]);
+    return right == M2_BPE_NONE ? M2_BPE_NONE
+                                : rank_of(bpe, s->symbols[at].id, s->symbols[right].id);
 }
 
 static void heap_push(long_piece *p, uint32_t rank)
@@ -235,7 +231,7 @@ static uint32_t heap_pop(long_piece *p)
 static void set_pair(long_piece *p, uint32_t at, uint32_t rank)
 {
     m2_bpe_scratch *s = p->s;
-    s->ranks[at] = rank;
+    s->symbols[at].rank = rank;
     if (rank == M2_BPE_NONE) return;
     uint32_t node = p->free_node;
     if (node)
@@ -257,21 +253,26 @@ static int by_position(const void *a, const void *b)
 static size_t take_bucket(long_piece *p, uint32_t rank)
 {
     m2_bpe_scratch *s = p->s;
-    size_t n = 0;
+    size_t n_listed = 0, n = 0;
+    /* Following the list and looking at the symbols are kept apart: only the first has to wait for
+     * one load after the other. */
     for (uint32_t node = s->bucket_of[rank], after; node; node = after) {
-        const uint32_t at = (uint32_t)(s->nodes[node] >> 32);
+        s->batch[n_listed++] = (uint32_t)(s->nodes[node] >> 32);
         after = node_next(s->nodes[node]);
         s->nodes[node] = make_node(0, p->free_node);
         p->free_node = node;
+    }
+    for (size_t k = 0; k < n_listed; k++) {
+        const uint32_t at = s->batch[k];
         /* Stale, or here twice: the mark keeps a position from being taken again. */
-        if (s->ranks[at] != rank) continue;
-        s->ranks[at] = M2_BPE_NONE;
+        if (s->symbols[at].rank != rank) continue;
+        s->symbols[at].rank = M2_BPE_NONE;
         s->batch[n++] = at;
     }
     s->bucket_of[rank] = 0;
     int is_descending = 1;
     for (size_t k = 0; k < n; k++) {
-        s->ranks[s->batch[k]] = rank;
+        s->symbols[s->batch[k]].rank = rank;
         is_descending &= k == 0 || s->batch[k - 1] > s->batch[k];
     }
     if (is_descending) { /* the usual case: found from left to right, listed last first */
@@ -314,19 +315,19 @@ static void finish_by_heap(const m2_bpe *bpe, m2_bpe_scratch *s)
 {
     uint64_t *heap = s->nodes;
     size_t n_heap = 0;
-    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->next[k])
-        if (s->ranks[k] != M2_BPE_NONE) ordered_push(heap, &n_heap, s->ranks[k], k);
+    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->symbols[k].next)
+        if (s->symbols[k].rank != M2_BPE_NONE) ordered_push(heap, &n_heap, s->symbols[k].rank, k);
     while (n_heap > 0) {
         const uint64_t key = ordered_pop(heap, &n_heap);
         const uint32_t rank = (uint32_t)(key >> 32), at = (uint32_t)key;
-        if (s->ranks[at] != rank) continue;
+        if (s->symbols[at].rank != rank) continue;
         unlink_right(s, at, bpe->merged_of[rank]);
-        const uint32_t changed[2] = { at, s->previous[at] };
+        const uint32_t changed[2] = { at, s->symbols[at].previous };
         for (int k = 0; k < 2; k++) {
             if (changed[k] == M2_BPE_NONE) continue;
-            s->ranks[changed[k]] = pair_rank(bpe, s, changed[k]);
-            if (s->ranks[changed[k]] != M2_BPE_NONE)
-                ordered_push(heap, &n_heap, s->ranks[changed[k]], changed[k]);
+            s->symbols[changed[k]].rank = pair_rank(bpe, s, changed[k]);
+            if (s->symbols[changed[k]].rank != M2_BPE_NONE)
+                ordered_push(heap, &n_heap, s->symbols[changed[k]].rank, changed[k]);
         }
     }
 }
@@ -336,13 +337,13 @@ static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, siz
 {
     long_piece p = { .bpe = bpe, .s = s };
     for (uint32_t k = 0; k < n; k++) {
-        s->ids[k] = bpe->byte_id[bytes[k]];
-        s->next[k] = k + 1 < n ? k + 1 : M2_BPE_NONE;
-        s->previous[k] = k > 0 ? k - 1 : M2_BPE_NONE;
+        s->symbols[k].id = bpe->byte_id[bytes[k]];
+        s->symbols[k].next = k + 1 < n ? k + 1 : M2_BPE_NONE;
+        s->symbols[k].previous = k > 0 ? k - 1 : M2_BPE_NONE;
     }
     for (uint32_t k = 0; k + 1 < n; k++)
         set_pair(&p, k, bpe->byte_ranks[bytes[k] * 256 + bytes[k + 1]]);
-    s->ranks[n - 1] = M2_BPE_NONE;
+    s->symbols[n - 1].rank = M2_BPE_NONE;
     s->n_steps += n;
     int is_falling = 0;
     while (p.n_heap > 0 && !is_falling) {
@@ -350,10 +351,11 @@ static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, siz
         const size_t n_batch = take_bucket(&p, rank);
         for (size_t k = 0; k < n_batch && !is_falling; k++) {
             const uint32_t at = s->batch[k];
-            if (s->ranks[at] != rank) continue; /* its left half went to the pair before */
+            if (k + PREFETCH < n_batch) __builtin_prefetch(&s->symbols[s->batch[k + PREFETCH]], 1);
+            if (s->symbols[at].rank != rank) continue; /* its left half went to the pair before */
             unlink_right(s, at, bpe->merged_of[rank]);
             set_pair(&p, at, pair_rank(bpe, s, at));
-            const uint32_t before = s->previous[at];
+            const uint32_t before = s->symbols[at].previous;
             if (before != M2_BPE_NONE) set_pair(&p, before, pair_rank(bpe, s, before));
             is_falling = p.n_heap > 0 && s->heap[0] <= rank;
         }
@@ -361,9 +363,10 @@ static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, siz
     for (; p.n_heap > 0; heap_pop(&p)) s->bucket_of[s->heap[0]] = 0;
     if (is_falling) finish_by_heap(bpe, s);
     tokens->n = 0;
-    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->next[k]) {
-        tokens->ids[tokens->n] = s->ids[k];
-        tokens->ends[tokens->n++] = s->next[k] == M2_BPE_NONE ? (uint32_t)n : s->next[k];
+    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->symbols[k].next) {
+        tokens->ids[tokens->n] = s->symbols[k].id;
+        tokens->ends[tokens->n++] =
+            s->symbols[k].next == M2_BPE_NONE ? (uint32_t)n : s->symbols[k].next;
     }
 }
 

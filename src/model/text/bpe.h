@@ -5,7 +5,7 @@
  *
  * Cost     pieces of a word's length are scanned; longer ones keep positions in a bucket a rank, so
  *          a piece of n bytes takes about n steps, whatever it holds.
- * Memory   of a long piece: at most 48 bytes a byte, in the caller's scratch.
+ * Memory   of a long piece: at most 52 bytes a byte, in the caller's scratch.
  * Threads  a table may be used by many threads, a scratch by one.
  */
 #ifndef M2_MODEL_TEXT_BPE_H
@@ -47,11 +47,19 @@ void m2_bpe_set_bytes(m2_bpe *bpe, const uint32_t byte_id[256]);
 /* How many of bytes[0, n) can end up in one token; no merge crosses to what is behind. */
 size_t m2_bpe_run(const m2_bpe *bpe, const unsigned char *bytes, size_t n);
 
+/* A token of a long piece, by its first byte; one cache line holds all that a merge touches of it. */
+typedef struct m2_bpe_symbol {
+    uint32_t id;
+    uint32_t next, previous; /* first bytes of its neighbours, or M2_BPE_NONE */
+    uint32_t rank;           /* of the pair with the next one, or M2_BPE_NONE */
+} m2_bpe_symbol;
+
 typedef struct m2_bpe_scratch {
-    uint32_t *ids, *next, *previous, *ranks; /* [room], by first byte of a token              */
-    uint64_t *nodes;                         /* [2 * room + 1]: position, next node           */
-    uint32_t *batch, *heap;                  /* [room]                                        */
-    uint32_t *bucket_of;                     /* [n_merges] first node of a rank's list, or 0  */
+    m2_bpe_symbol *symbols; /* [room] */
+    uint64_t *nodes;        /* [2 * room + 1]: position, next node           */
+    uint32_t *batch;        /* [2 * room + 1] positions of the rank at hand        */
+    uint32_t *heap;         /* [room] ranks with positions waiting               */
+    uint32_t *bucket_of;    /* [n_merges] first node of a rank's list, or 0  */
     size_t room;
     uint64_t n_steps; /* merges tried and pairs looked up so far, for tests of the cost */
 } m2_bpe_scratch;

@@ -10,8 +10,8 @@
 
 #define PATTERN_BYTES_MAX 8192
 #define GROUP_DEPTH_MAX   64
-/* Steps of one search: a run of n spaces takes about n, so this serves runs of many megabytes. */
-#define STEPS_MAX 50000000
+/* Steps that one search may take: a run of n spaces takes about n. */
+#define STEPS_MAX(n_chars) (1000000 + 64 * (uint64_t)(n_chars))
 
 struct m2_split_regex {
     pcre2_code *code;
@@ -388,7 +388,6 @@ m2_status m2_split_matcher_create(const m2_split_regex *regex, m2_split_matcher 
         m2_split_matcher_destroy(matcher);
         return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory to match the split pattern");
     }
-    pcre2_set_match_limit(matcher->context, STEPS_MAX);
     *matcher_out = matcher;
     return M2_OK;
 }
@@ -404,6 +403,9 @@ void m2_split_matcher_destroy(m2_split_matcher *matcher)
 m2_status m2_split_matcher_next(m2_split_matcher *matcher, const uint8_t *classes, size_t n,
                                 size_t from, size_t *begin_out, size_t *end_out)
 {
+    const uint64_t steps_max = STEPS_MAX(n);
+    pcre2_set_match_limit(matcher->context,
+                          steps_max < UINT32_MAX ? (uint32_t)steps_max : UINT32_MAX);
     int code = pcre2_match(matcher->code, classes, n, from, 0, matcher->data, matcher->context);
     if (code == PCRE2_ERROR_JIT_STACKLIMIT)
         code = pcre2_match(matcher->code, classes, n, from, PCRE2_NO_JIT, matcher->data,
