@@ -1,11 +1,13 @@
 /* The preview transformer on a recorded tiny model (tests/data/dit/c: grouped queries, one dense
  * layer with weights per modality, one layer of experts). */
 #include "support/check.h"
+#include "support/tensor_list.h"
 
 #include "backend/cpu/cpu.h"
 #include "model/dit/preview.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -370,6 +372,52 @@ static void the_unconditional_branch_can_be_blind_to_the_picture(void **state)
     assert_false(is_same(&a, &b));
 }
 
+/* What no recorded model has: no gate, no sinks, two sinks, a dense layer with one weight set, experts
+ * in a layer with weights per modality.  Random weights; velocities must be finite, of some size, and
+ * the same from the scalar operators. */
+static void other_architectures_run(void **state)
+{
+    test_env *env = *state;
+    const m2_arch_config recorded = env->config.arch;
+    open_data(env, "data/dit/c/i2va_one_image.safetensors");
+    const scene s = recorded_scene(env);
+    char *dir = m2_test_make_dir();
+    for (int i = 0; i < 4; i++) {
+        m2_arch_config *arch = &env->config.arch;
+        *arch = recorded;
+        arch->num_layers = 3;
+        arch->attn_gating = i != 0;
+        arch->attn_sinks = i != 1;
+        arch->sink_token_num = i == 2 ? 2 : 1;
+        arch->is_mm_layer[1] = i == 3;
+        arch->num_query_groups = i == 3 ? 1 : 4;
+
+        char path[300];
+        snprintf(path, sizeof path, "%s/%d.safetensors", dir, i);
+        tensor_list *list = calloc(1, sizeof *list);
+        check_ok(m2_preview_weights_describe(arch, tensor_list_add, list));
+        tensor_list_write(list, path, "", 0, 100 + (uint64_t)i);
+        free(list);
+        m2_preview_close(env->net);
+        env->net = NULL;
+        m2_checkpoint_close(env->checkpoint);
+        env->checkpoint = NULL;
+        m2_arena_reset(&env->weights);
+        check_ok(m2_checkpoint_open(path, &env->checkpoint));
+        check_ok(m2_preview_open(env->checkpoint, arch, 64, &env->ops, &env->weights, &env->net));
+
+        m2_ops scalar;
+        check_ok(m2_ops_init_cpu(&scalar, NULL, M2_ISA_REF));
+        const velocities best = run(env, &env->ops, &s, NULL), ref = run(env, &scalar, &s, NULL);
+        assert_true(is_same(&best.video, &ref.video) && is_same(&best.audio, &ref.audio));
+        double squares = 0;
+        for (int64_t k = 0; k < m2_tensor_count(&best.video); k++)
+            squares += pow((double)((float *)best.video.data)[k], 2);
+        assert_true(isfinite(squares) && squares > 0);
+    }
+    m2_test_remove_tree(dir);
+}
+
 /* The released size is planned from the config alone; no address is followed. */
 static void the_released_size_is_planned_without_weights(void **state)
 {
@@ -406,6 +454,7 @@ int main(void)
         TEST(bits_do_not_depend_on_threads_or_instruction_set),
         TEST(branches_are_alike_for_equal_texts_and_apart_for_others),
         TEST(a_branch_may_have_no_text),
+        TEST(other_architectures_run),
         TEST(the_unconditional_branch_can_be_blind_to_the_picture),
         cmocka_unit_test(the_released_size_is_planned_without_weights),
     };
