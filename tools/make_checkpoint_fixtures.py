@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write tests/data/checkpoint/torch: small torch checkpoints of every kind, good and broken.
+"""Write tests/data/fixtures/torch: small torch checkpoints of every kind, good and broken.
 
 Needs Python 3.8 and nothing else: torch's pickles are written with stand-ins for torch's names, so
 that protocols 2 to 5 and files that torch itself never writes can be made.  The same script gives
 the same bytes.
 
-    python3 tools/make_checkpoint_fixtures.py tests/data/checkpoint/torch
+    python3 tools/make_checkpoint_fixtures.py tests/data/fixtures/torch
 """
 import collections
 import io

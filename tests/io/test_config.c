@@ -108,8 +108,8 @@ static void reference_configs_load(void **state)
     static const struct {
         const char *path;
         int layers, hidden;
-    } files[] = { { "data/dit/a/config.json", 4, 128 },
-                  { "data/dit/b/config.json", 2, 256 },
+    } files[] = { { "data/fixtures/configs/dit_a.json", 4, 128 },
+                  { "data/fixtures/configs/dit_b.json", 2, 256 },
                   { "data/dit/c/config.json", 2, 128 } };
     test_env *env = *state;
     for (int i = 0; i < 3; i++) {

@@ -76,7 +76,7 @@ static void readers_survive_each_failed_allocation(void **state)
     (void)state;
     static const char *const files[] = { "data/checkpoint/tensors.safetensors",
                                          "data/checkpoint/tensors.pth",
-                                         "data/checkpoint/torch/protocol4.pth" };
+                                         "data/fixtures/torch/protocol4.pth" };
     for (int i = 0; i < 3; i++)
         assert_true(fail_each(open_checkpoint, m2_test_path(files[i])) >= 5);
     assert_true(fail_each(open_checkpoint, M2_DEMO_DIR "/preview") >= 8);

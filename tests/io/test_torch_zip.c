@@ -42,15 +42,17 @@ static void check_same_tensors(const char *path, const char *plain_path)
 static void tensors_are_the_same_in_every_dialect(void **state)
 {
     (void)state;
-    static const char *const files[] = { "torch/protocol2.pth", "torch/protocol3.pth",
-                                         "torch/protocol4.pth", "torch/protocol5.pth",
-                                         "torch/streamed.pth",  "torch/zip64.pth",
-                                         "tensors.pth" };
+    static const char *const files[] = {
+        "fixtures/torch/protocol2.pth", "fixtures/torch/protocol3.pth",
+        "fixtures/torch/protocol4.pth", "fixtures/torch/protocol5.pth",
+        "fixtures/torch/streamed.pth",  "fixtures/torch/zip64.pth",
+        "checkpoint/tensors.pth"
+    };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        char *dir = strdup(m2_test_path("data/checkpoint"));
+        char *dir = strdup(m2_test_path("data"));
         char *path = m2_test_join(dir, files[i]);
-        char *plain =
-            m2_test_join(dir, i < 6 ? "torch/tensors.safetensors" : "tensors.safetensors");
+        char *plain = m2_test_join(dir, i < 6 ? "fixtures/torch/tensors.safetensors"
+                                              : "checkpoint/tensors.safetensors");
         check_same_tensors(path, plain);
         free(plain);
         free(path);
@@ -96,7 +98,7 @@ static void broken_files_are_refused_by_name(void **state)
 {
     (void)state;
     check_list("data/checkpoint/bad");
-    check_list("data/checkpoint/torch/bad");
+    check_list("data/fixtures/torch/bad");
 }
 
 /* A zip file with one stored entry, archive/data.pkl. */
@@ -151,7 +153,7 @@ static void file_cut_anywhere_is_refused(void **state)
     (void)state;
     char *dir = m2_test_make_dir(), *path = m2_test_join(dir, "checkpoint.ckpt");
     size_t n;
-    char *bytes = m2_test_read_file(m2_test_path("data/checkpoint/torch/zip64.pth"), &n);
+    char *bytes = m2_test_read_file(m2_test_path("data/fixtures/torch/zip64.pth"), &n);
     for (size_t cut = 0; cut < n; cut += cut < n - 200 ? 37 : 1) {
         m2_test_write_file(path, bytes, cut);
         m2_checkpoint *checkpoint = NULL;
@@ -167,7 +169,7 @@ static void prefixes_are_found(void **state)
 {
     (void)state;
     m2_checkpoint *checkpoint = NULL;
-    check_ok(m2_checkpoint_open(m2_test_path("data/checkpoint/torch/protocol2.pth"), &checkpoint));
+    check_ok(m2_checkpoint_open(m2_test_path("data/fixtures/torch/protocol2.pth"), &checkpoint));
     assert_true(m2_checkpoint_has_prefix(checkpoint, "outer/"));
     assert_true(m2_checkpoint_has_prefix(checkpoint, "outer/7/1"));
     assert_true(m2_checkpoint_has_prefix(checkpoint, "all."));

@@ -84,7 +84,7 @@ static void demo_frames_come_back_with_luma_above_45_db(void **state)
     clip_env *env = *state;
     enum { N_FRAMES = 125, WIDTH = 96, HEIGHT = 64, COLUMNS = 25 };
     int64_t sheet_width, sheet_height;
-    uint8_t *sheet = m2_test_png_read(m2_test_path("data/demo-e2e/t2va_30_frames.png"),
+    uint8_t *sheet = m2_test_png_read(m2_test_path("data/fixtures/pictures/t2va_30_frames.png"),
                                       &sheet_width, &sheet_height);
     assert_int_equal(sheet_width, COLUMNS * WIDTH);
     assert_int_equal(sheet_height, N_FRAMES / COLUMNS * HEIGHT);

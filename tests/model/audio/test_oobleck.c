@@ -100,7 +100,7 @@ static void tables_at_the_release_sizes_equal_the_list(void **state)
     tensor_list *list = calloc(1, sizeof *list);
     assert_non_null(list);
     check_ok(m2_oobleck_describe(&config, tensor_list_add, list));
-    tensor_list_check(list, m2_test_path("data/tensors/audio.tsv"));
+    tensor_list_check(list, m2_test_path("data/fixtures/tensors/audio.tsv"));
     free(list);
 }
 

@@ -19,7 +19,7 @@ static void tables_ask_for_the_released_tensors(void **state)
     tensor_list *list = calloc(1, sizeof *list);
     check_ok(m2_preview_weights_describe(&config.arch, tensor_list_add, list));
     assert_int_equal(list->n, 1371);
-    tensor_list_check(list, m2_test_path("data/tensors/preview.tsv"));
+    tensor_list_check(list, m2_test_path("data/fixtures/tensors/preview.tsv"));
     free(list);
     m2_model_config_free(&config);
 }

@@ -23,7 +23,7 @@ typedef struct release {
 static release *read_release(void)
 {
     release *all = calloc(1, sizeof *all);
-    FILE *file = fopen(m2_test_path("data/text/text_encoder.tsv"), "r");
+    FILE *file = fopen(m2_test_path("data/fixtures/tensors/text_encoder.tsv"), "r");
     assert_non_null(all);
     assert_non_null(file);
     char line[512];
