@@ -53,7 +53,8 @@ static void check_described(golden_run *run, const char *what, const json_t *des
 }
 
 /* One torch file: nothing missing, nothing more, every tensor equal to its plain copy. */
-static void check_good(golden_run *run, const char *dir, const char *json_name, const json_t *info)
+static void check_good(golden_run *run, const char *dir, const char *json_name, const json_t *info,
+                       json_t *known)
 {
     const json_t *described = json_object_get(info, "tensors");
     const char *file = json_string_value(json_object_get(info, "file"));
@@ -62,6 +63,9 @@ static void check_good(golden_run *run, const char *dir, const char *json_name, 
         golden_result(run, 0, json_name, "has no file or no tensors");
         return;
     }
+    json_object_set_new(known, file, json_true());
+    json_object_set_new(known, golden_format(run, "%.*s.safetensors", stem, json_name),
+                        json_true());
     m2_checkpoint *torch = NULL;
     const char *path = golden_format(run, "%s/%s", dir, file);
     golden_file *plain =
@@ -121,41 +125,48 @@ static void check_listed(golden_run *run, const char *dir, const json_t *entry)
     m2_checkpoint_close(checkpoint);
 }
 
-/* A folder of listed files; one that no list names is not understood. */
-static void check_list(golden_run *run, const char *dir, const json_t *files, const char *json_name)
+/* A folder of listed files. */
+static void check_list(golden_run *run, const char *dir, const json_t *files, json_t *known)
 {
     size_t i;
     json_t *entry;
-    json_array_foreach((json_t *)(uintptr_t)files, i, entry) check_listed(run, dir, entry);
-    char **names = golden_list(run, dir, 0);
-    for (int n = 0; names[n]; n++) {
-        int is_known =
-            strcmp(names[n], json_name) == 0 || strcmp(names[n], "tensors.safetensors") == 0;
-        json_array_foreach((json_t *)(uintptr_t)files, i, entry)
-        {
-            const char *file = json_string_value(json_object_get(entry, "file"));
-            is_known |= file && strcmp(file, names[n]) == 0;
-        }
-        if (!is_known) golden_result(run, 0, names[n], "not understood: no list names it");
+    json_object_set_new(known, "tensors.safetensors", json_true());
+    json_array_foreach((json_t *)(uintptr_t)files, i, entry)
+    {
+        const char *file = json_string_value(json_object_get(entry, "file"));
+        check_listed(run, dir, entry);
+        if (file) json_object_set_new(known, file, json_true());
     }
 }
 
+/* A file that no description and no list names is not understood. */
 static void check_folder(golden_run *run, const char *dir)
 {
     char **names = golden_list(run, dir, 0);
+    json_t *known = json_object();
+    int n_cases = 0;
+    /* The report is about the run that made the folder. */
+    json_object_set_new(known, "report.json", json_true());
     for (int i = 0; names[i]; i++) {
         const size_t n = strlen(names[i]);
-        /* The report is about the run that made the folder. */
         if (n < 6 || strcmp(names[i] + n - 5, ".json") != 0 || strcmp(names[i], "report.json") == 0)
             continue;
         json_t *info = golden_json(run, golden_format(run, "%s/%s", dir, names[i]));
+        json_object_set_new(known, names[i], json_true());
+        n_cases++;
         if (!info) continue;
         if (json_is_array(json_object_get(info, "files")))
-            check_list(run, dir, json_object_get(info, "files"), names[i]);
+            check_list(run, dir, json_object_get(info, "files"), known);
         else
-            check_good(run, dir, names[i], info);
+            check_good(run, dir, names[i], info, known);
         json_decref(info);
     }
+    for (int i = 0; names[i]; i++)
+        if (!json_object_get(known, names[i]))
+            golden_result(run, 0, golden_format(run, "%s/%s", dir, names[i]),
+                          "not understood: no list names it");
+    if (n_cases == 0) golden_result(run, 0, dir, "no case in this folder");
+    json_decref(known);
 }
 
 void golden_check_checkpoint(golden_run *run, const char *dir)

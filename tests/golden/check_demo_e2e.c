@@ -1,6 +1,7 @@
 /* check_demo_e2e.c - runs of the demo model: few steps by value, whole clips by what they show. */
 #include "e2e.h"
 
+#include "sample/schedule.h"
 #include "support/clip_judge.h"
 
 #include <math.h>
@@ -86,6 +87,9 @@ static void judge_recorded_sound(demo_case *demo, const m2_tensor *sound)
     golden_run *run = demo->it.run;
     const float *ours = sound->data;
     const int64_t n = m2_tensor_count(sound);
+    if (json_integer_value(json_object_get(demo->entry, "audio_samples")) != sound->shape[0])
+        golden_result(run, 0, demo->it.name, "audio_samples is not %lld",
+                      (long long)sound->shape[0]);
     if (golden_has(demo->it.file, "audio.head")) {
         const m2_tensor head = golden_tensor(demo->it.file, "audio.head", M2_F32);
         const int64_t n_head = m2_tensor_count(&head);
@@ -261,6 +265,29 @@ static void check_features(demo_case *demo, const m2_model_paths *paths, const c
                         7e-3, exact.data, M2_F32, n, 2, GOLDEN_FLOOR_BF16);
 }
 
+/* The manifest's numbers are those of the run that it describes. */
+static void check_numbers(demo_case *demo)
+{
+    golden_run *run = demo->it.run;
+    const json_t *timesteps = json_object_get(demo->entry, "timesteps");
+    const json_t *kept = json_object_get(demo->entry, "kept_steps");
+    const m2_eval_config *eval = &demo->it.engine->config.eval;
+    int n_wrong = (int)json_array_size(timesteps) != demo->n_steps, n_kept = 0;
+    for (int i = 0; i < demo->n_steps && n_wrong == 0; i++)
+        n_wrong += json_integer_value(json_array_get(timesteps, (size_t)i)) !=
+                   m2_schedule_timestep(demo->n_steps, eval->shift, i);
+    golden_result(run, n_wrong == 0, golden_format(run, "%s timesteps", demo->it.name),
+                  "%d are not the schedule's", n_wrong);
+    for (int i = 0; i < demo->n_steps; i++) {
+        const int has = golden_has(demo->it.file, golden_format(run, "step%d.video", i));
+        size_t k = 0;
+        while (k < json_array_size(kept) && json_integer_value(json_array_get(kept, k)) != i) k++;
+        n_kept += has != (k < json_array_size(kept));
+    }
+    golden_result(run, n_kept == 0, golden_format(run, "%s kept_steps", demo->it.name),
+                  "%d steps are kept and not listed, or listed and not kept", n_kept);
+}
+
 static void check_case(golden_run *run, const char *dir, const json_t *cases, const json_t *entry)
 {
     demo_case demo = { .entry = entry,
@@ -284,6 +311,7 @@ static void check_case(golden_run *run, const char *dir, const json_t *cases, co
     demo.it.file = golden_open(run, demo.it.path);
     demo.it.engine = demo.it.file ? e2e_engine(run, &paths) : NULL;
     if (demo.it.engine && load_sheet(&demo)) {
+        check_numbers(&demo);
         check_features(&demo, &paths, "text", text_of(entry, "prompt_used"), "tokens");
         check_features(&demo, &paths, "null_text", text_of(entry, "negative_prompt"),
                        "negative_tokens");
@@ -294,6 +322,27 @@ static void check_case(golden_run *run, const char *dir, const json_t *cases, co
     golden_close(demo.it.file);
 }
 
+/* A file that neither is always there nor belongs to a case is not understood. */
+static void check_files(golden_run *run, const char *dir, const json_t *cases)
+{
+    for (char **name = golden_list(run, dir, 0); *name; name++) {
+        int is_known = strcmp(*name, "manifest.json") == 0 || strcmp(*name, "README.md") == 0;
+        size_t i;
+        json_t *entry;
+        json_array_foreach((json_t *)cases, i, entry)
+        {
+            is_known |= strcmp(*name, text_of(entry, "frames")) == 0;
+            is_known |= strcmp(*name, text_of(entry, "image")) == 0;
+            is_known |=
+                strcmp(*name, golden_format(run, "%s.safetensors", text_of(entry, "name"))) == 0;
+        }
+        if (!is_known)
+            golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
+    }
+    for (char **name = golden_list(run, dir, 1); *name; name++)
+        golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
+}
+
 void golden_check_demo_e2e(golden_run *run, const char *dir)
 {
     json_t *manifest = golden_json(run, golden_format(run, "%s/manifest.json", dir));
@@ -301,5 +350,6 @@ void golden_check_demo_e2e(golden_run *run, const char *dir)
     size_t i;
     json_t *entry;
     json_array_foreach((json_t *)cases, i, entry) check_case(run, dir, cases, entry);
+    if (manifest) check_files(run, dir, cases);
     json_decref(manifest);
 }

@@ -214,6 +214,7 @@ static void check_case(dit_case *c)
 static void check_cases(golden_run *run, const char *dir, const char *folder, const json_t *report,
                         const m2_preview *net, const m2_model_config *config)
 {
+    int n_cases = 0;
     for (char **name = golden_list(run, dir, 0); *name; name++) {
         const char *path = golden_format(run, "%s/%s", dir, *name);
         const char *suffix = strrchr(*name, '.');
@@ -230,10 +231,15 @@ static void check_cases(golden_run *run, const char *dir, const char *folder, co
         c.prepared.run = run;
         c.name = golden_format(run, "%s/%.*s", folder, (int)(suffix - *name), *name);
         c.file = golden_open(run, path);
+        n_cases++;
         if (!c.file) continue;
         check_case(&c);
         golden_close(c.file);
     }
+    for (char **name = golden_list(run, dir, 1); *name; name++)
+        if (strcmp(*name, "ckpt") != 0)
+            golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
+    if (n_cases == 0) golden_result(run, 0, dir, "no case in this folder");
 }
 
 static m2_status check_model(golden_run *run, const char *dir, const char *folder,

@@ -1,5 +1,6 @@
 /* check_e2e.c - the reference's `evaluate` on the tiny checkpoints of the other folders. */
 #include "e2e.h"
+#include "recorded_errors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,12 @@ static void judge_features(e2e_case *it, const m2_model_paths *paths, const char
     const char *truth_name = golden_format(it->run, "%s.truth", entry);
     if (!ours.data) return;
     if (golden_has(it->file, truth_name)) {
+        const char *what = strcmp(entry, "text") == 0 ? "text" : "null text";
         golden_judge(it->file, entry, &ours, entry, truth_name, 2);
+        recorded_errors_check(
+            it->run, it->report, it->file, it->name,
+            golden_format(it->run, "%s (%lld tokens)", what, (long long)ours.shape[0]), entry,
+            truth_name);
         return;
     }
     const m2_tensor truth = e2e_features(it->run, it->engine, paths, prompt, M2_F32);
@@ -84,6 +90,21 @@ static m2_tensor null_features(e2e_case *it, const m2_model_paths *paths, const 
     return e2e_features(it->run, it->engine, paths, null_prompt, M2_BF16);
 }
 
+/* Largest difference of 8-bit values: one wrong pixel hardly moves the relative error. */
+#define PIXEL_OFF_MAX 64 /* measured: 35 between the reference and the float64 run */
+
+static void check_pixels(e2e_case *it, const char *what, const m2_tensor *a, const m2_tensor *b)
+{
+    int largest = 0;
+    for (int64_t i = 0; i < m2_tensor_count(a); i++) {
+        const int off = abs(((const uint8_t *)a->data)[i] - ((const uint8_t *)b->data)[i]);
+        largest = off > largest ? off : largest;
+    }
+    golden_result(it->run, largest <= PIXEL_OFF_MAX,
+                  golden_format(it->run, "%s %s", it->name, what),
+                  "largest difference %d grey levels (%d at most)", largest, PIXEL_OFF_MAX);
+}
+
 /* Pictures from the recorded last latents, against our f32 decoder, which the turbo component judges
  * against the truth. */
 static void judge_recorded_frames(e2e_case *it, const m2_model_paths *paths, int n_steps)
@@ -107,6 +128,7 @@ static void judge_recorded_frames(e2e_case *it, const m2_model_paths *paths, int
     /* The rule's factor leaves room; the reference's pictures themselves must be near. */
     golden_result(it->run, error < 0.05, golden_format(it->run, "%s frames as recorded", it->name),
                   "recorded pictures are %.3e from our f32 decoder's (below 0.05)", error);
+    check_pixels(it, "frames, pixel by pixel", &reference, &truth);
     if (!golden_has(it->file, "decoded")) return;
     /* [1, 3, T, H, W] against our [T, H, W, 3]. */
     const m2_tensor decoded = golden_tensor(it->file, "decoded", M2_F32);
@@ -127,14 +149,23 @@ static void judge_recorded_frames(e2e_case *it, const m2_model_paths *paths, int
 static void judge_own_clip(e2e_case *it, const m2_model_paths *paths)
 {
     const m2_tensor sound = e2e_sound(it->run, it->engine, &it->clip.audio);
-    if (sound.data && golden_has(it->file, "audio.truth"))
+    if (sound.data && golden_has(it->file, "audio.truth")) {
         golden_judge(it->file, "audio", &sound, "audio", "audio.truth", 3);
+        recorded_errors_check(it->run, it->report, it->file, it->name,
+                              golden_format(it->run, "audio (%lld, 2)", (long long)sound.shape[0]),
+                              "audio", "audio.truth");
+    }
     if (!golden_has(it->file, "frames.truth")) return;
     const m2_tensor ours = e2e_frames(it->run, it->engine, paths, &it->clip.video, M2_BF16, M2_U8);
     if (ours.data) golden_judge(it->file, "frames", &ours, "frames", "frames.truth", 3);
+    const m2_tensor reference = golden_tensor(it->file, "frames", M2_U8);
+    const m2_tensor exact = golden_tensor(it->file, "frames.truth", M2_U8);
+    if (reference.data && exact.data && m2_tensor_count(&reference) == m2_tensor_count(&exact))
+        check_pixels(it, "frames against the truth's", &reference, &exact);
 }
 
-static void check_case(golden_run *run, const char *dir, const json_t *cases, const json_t *entry)
+static void check_case(golden_run *run, const char *dir, const json_t *cases, const json_t *entry,
+                       const json_t *report)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
     const char *prompt = json_string_value(json_object_get(entry, "prompt_used"));
@@ -153,6 +184,7 @@ static void check_case(golden_run *run, const char *dir, const json_t *cases, co
     e2e_case it = { .run = run,
                     .name = name,
                     .later_factor = 3,
+                    .report = report,
                     .path = golden_format(run, "%s/%s.safetensors", dir, name) };
     it.file = golden_open(run, it.path);
     it.engine = it.file ? e2e_engine(run, &paths) : NULL;
@@ -177,11 +209,12 @@ void golden_check_e2e(golden_run *run, const char *dir)
     json_t *cases = golden_json(run, golden_format(run, "%s/cases.json", dir));
     size_t i;
     json_t *entry;
-    json_array_foreach(cases, i, entry) check_case(run, dir, cases, entry);
+    json_t *report = recorded_errors_load(run, dir);
+    json_array_foreach(cases, i, entry) check_case(run, dir, cases, entry, report);
     /* A file that no case names is not understood. */
     for (char **name = golden_list(run, dir, 0); *name; name++) {
         const char *dot = strstr(*name, ".safetensors");
-        int is_named = !dot;
+        int is_named = strcmp(*name, "cases.json") == 0 || strcmp(*name, "report.json") == 0;
         json_array_foreach(cases, i, entry)
         {
             const char *known = json_string_value(json_object_get(entry, "name"));
@@ -191,5 +224,6 @@ void golden_check_e2e(golden_run *run, const char *dir)
         }
         if (!is_named) golden_result(run, 0, *name, "not understood: no case of this name");
     }
+    json_decref(report);
     json_decref(cases);
 }

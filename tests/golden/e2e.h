@@ -13,7 +13,8 @@ typedef struct e2e_case {
     m2_clip clip;
     magi2_request request;
     m2_trace trace;
-    double later_factor; /* of the error rule behind the first step */
+    double later_factor;  /* of the error rule behind the first step  */
+    const json_t *report; /* the reference's recorded errors, or NULL */
 } e2e_case;
 
 /* An engine with the run's instruction set and threads; NULL after a recorded failure. */
