@@ -10,35 +10,50 @@ typedef struct conv_job {
     int pad_left;
 } conv_job;
 
+/* First element of the sample that tap (dt, dy, dx) reads for the output (t, y, x); -1 outside. */
+static int64_t tap_idx(const conv_job *job, const int64_t at[3], const int64_t tap[3])
+{
+    const m2_tensor *x = job->args->x;
+    const int64_t row = at[1] + tap[1] - job->args->kernel[1] / 2;
+    const int64_t column = at[2] + tap[2] * job->args->dilation - job->pad_left;
+    if (row < 0 || row >= x->shape[1] || column < 0 || column >= x->shape[2]) return -1;
+    int64_t frame = at[0] + tap[0] - job->args->kernel[0] / 2;
+    frame = frame < 0 ? 0 : frame >= x->shape[0] ? x->shape[0] - 1 : frame;
+    return ((frame * x->shape[1] + row) * x->shape[2] + column) * job->c_in;
+}
+
 static void conv_fill_a(const void *context, int64_t row, int64_t block, int64_t n_blocks,
                         float *to)
 {
     const conv_job *job = context;
     const m2_conv_args *args = job->args;
-    const int64_t frames = args->x->shape[0], height = args->x->shape[1];
-    const int64_t width = args->x->shape[2];
-    const int64_t t = row / (height * width), y = row / width % height, x = row % width;
-    const int kt = args->kernel[0], kh = args->kernel[1], kw = args->kernel[2];
-    int64_t done = 0;
-    while (done < n_blocks) {
-        const int64_t tap = (block + done) / job->blocks_per_tap;
-        const int64_t in_tap = (block + done) % job->blocks_per_tap;
+    const int64_t height = args->x->shape[1], width = args->x->shape[2];
+    const int64_t at[3] = { row / (height * width), row / width % height, row % width };
+    const int64_t first_tap = block / job->blocks_per_tap;
+    const int64_t kh = args->kernel[1], kw = args->kernel[2];
+    int64_t tap[3] = { first_tap / (kh * kw), first_tap / kw % kh, first_tap % kw };
+    int64_t in_tap = block % job->blocks_per_tap;
+    while (n_blocks > 0) {
         const int64_t left = job->blocks_per_tap - in_tap;
-        const int64_t n = left < n_blocks - done ? left : n_blocks - done;
-        const int64_t from_y = y + tap / kw % kh - kh / 2;
-        const int64_t from_x = x + tap % kw * args->dilation - job->pad_left;
-        int64_t from_t = t + tap / (kh * kw) - kt / 2;
-        from_t = from_t < 0 ? 0 : from_t >= frames ? frames - 1 : from_t;
-        if (from_y < 0 || from_y >= height || from_x < 0 || from_x >= width) {
-            memset(to + done * TILE_K, 0, (size_t)(n * TILE_K) * sizeof(float));
-        } else {
-            const int64_t first = in_tap * TILE_K, channels = job->c_in - first;
-            const int64_t sample = (from_t * height + from_y) * width + from_x;
+        const int64_t n = left < n_blocks ? left : n_blocks;
+        const int64_t idx = tap_idx(job, at, tap), first = in_tap * TILE_K;
+        const int64_t channels = job->c_in - first;
+        if (idx < 0)
+            memset(to, 0, (size_t)(n * TILE_K) * sizeof(float));
+        else
             M2_LANES_NAME(widen)
-            (args->x->data, args->x->dtype, sample * job->c_in + first,
-             channels < n * TILE_K ? channels : n * TILE_K, to + done * TILE_K);
+            (args->x->data, args->x->dtype, idx + first,
+             channels < n * TILE_K ? channels : n * TILE_K, to);
+        to += n * TILE_K;
+        n_blocks -= n;
+        in_tap = 0;
+        if (++tap[2] == kw) {
+            tap[2] = 0;
+            if (++tap[1] == kh) {
+                tap[1] = 0;
+                tap[0]++;
+            }
         }
-        done += n;
     }
 }
 

@@ -75,10 +75,16 @@ void M2_LANES_NAME(pack_rows)(const void *from, m2_dtype dtype, int64_t first, i
 void M2_LANES_NAME(widen)(const void *from, m2_dtype dtype, int64_t first, int64_t n, float *to)
 {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) v_store(to + i, v_get(from, dtype, first + i));
-    if (i < n) {
-        v_store(to + i, v_get_n(from, dtype, first + i, n - i));
-        i += LANES;
+    if (dtype == M2_F32) {
+        i = n / LANES * LANES;
+        memcpy(to, (const float *)from + first, (size_t)i * sizeof(float));
+    } else {
+        const m2_bf16 *x = (const m2_bf16 *)from + first;
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            v_store(to + i, v_load_bf16(x + i));
+            v_store(to + i + LANES, v_load_bf16(x + i + LANES));
+        }
     }
+    for (; i < n; i += LANES) v_store(to + i, v_get_n(from, dtype, first + i, n - i));
     if (i % TILE_K) v_store(to + i, v_zero());
 }
