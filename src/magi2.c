@@ -101,7 +101,7 @@ magi2_status magi2_decode(magi2_engine *engine, const char *latent_path,
 
 magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_json, char **text_out)
 {
-    return public_status(m2_tokenize_report(model_dir, prompt, as_json, text_out));
+    return public_status(m2_tokenize_for_model(model_dir, prompt, as_json, text_out));
 }
 
 magi2_status magi2_inspect(const char *path, int as_json, char **text_out)

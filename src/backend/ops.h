@@ -19,7 +19,7 @@
 #include "core/threads.h"
 
 #define M2_GROUPS_MAX 4
-#define M2_STREAMS 4 /* residual streams of mHC */
+#define M2_STREAMS    4 /* residual streams of mHC */
 
 /* Rows sorted by modality: group g is rows [begin[g], begin[g + 1]).  A group may be empty. */
 typedef struct m2_groups {
@@ -50,12 +50,13 @@ typedef struct m2_linear_args {
 
 /* y = (x * rsqrt(mean(x^2) + eps)) * (w[g] + weight_offset), each row over its last `dim` values. */
 typedef struct m2_rms_norm_args {
-    const m2_tensor *x;      /* [n, ..., dim] act; leading dimensions are rows, see groups          */
-    const m2_tensor *w;      /* [n_groups * dim] f32 or bf16, or NULL for none                      */
-    const m2_groups *groups; /* of the outermost dimension n; NULL: one group                       */
+    const m2_tensor *x; /* [n, ..., dim] act; leading dimensions are rows, see groups          */
+    const m2_tensor *w; /* [n_groups * dim] f32 or bf16, or NULL for none                      */
+    const m2_groups
+        *groups; /* of the outermost dimension n; NULL: one group                       */
     float eps;
-    float weight_offset;     /* 1 where weights are stored as offsets from 1, else 0                 */
-    m2_tensor *y;            /* shape of x, bf16 or f32                                             */
+    float weight_offset; /* 1 where weights are stored as offsets from 1, else 0                 */
+    m2_tensor *y;        /* shape of x, bf16 or f32                                             */
 } m2_rms_norm_args;
 
 /* y = a + b (+ c): f32 sum left to right, one rounding.  y may be a. */
@@ -101,20 +102,20 @@ typedef struct m2_find_nonfinite_args {
  * with V when q is bf16, row sums of the unrounded P, one division at the end.
  * Query head h reads key/value head h / (H / K). */
 typedef struct m2_attention_args {
-    const m2_tensor *q;        /* [n, H, d] act                                            */
-    const m2_tensor *k, *v;    /* [n, K, d] act                                            */
-    const m2_tensor *sinks;    /* [n_sinks, H] f32 or NULL: after the rounding of the plain result,
+    const m2_tensor *q;      /* [n, H, d] act                                            */
+    const m2_tensor *k, *v;  /* [n, K, d] act                                            */
+    const m2_tensor *sinks;  /* [n_sinks, H] f32 or NULL: after the rounding of the plain result,
                                   a *= exp(lse - ln(exp(lse) + sum_s exp(sink_s))), rounded again */
-    const int64_t *segments;   /* [n_segments + 1] host, from 0 to n: keys of a query's own segment */
+    const int64_t *segments; /* [n_segments + 1] host, from 0 to n: keys of a query's own segment */
     int n_segments;
-    float scale;               /* of the scores                                            */
-    int is_causal;             /* key j only for queries i >= j                            */
-    m2_tensor *y;              /* [n, H, d] act                                            */
+    float scale;   /* of the scores                                            */
+    int is_causal; /* key j only for queries i >= j                            */
+    m2_tensor *y;  /* [n, H, d] act                                            */
 } m2_attention_args;
 
 /* ---- preview transformer ------------------------------------------------------------------ */
 
-/* Sine and cosine of coords x bands, spec 01 section 4. */
+/* Sine and cosine of coords x bands. */
 typedef struct m2_rope_table_args {
     const m2_tensor *coords; /* [n, 9] f32: t y x, sizes, references */
     const m2_tensor *bands;  /* [n_bands] f32                        */
@@ -129,19 +130,19 @@ typedef struct m2_time_channels_args {
 } m2_time_channels_args;
 
 /* The three coefficient groups of mHC: RMS norm of the flattened streams, product with phi,
- * sigmoid, 2 sigmoid, Sinkhorn (20 rounds, columns first); spec 01 section 6. */
+ * sigmoid, 2 sigmoid, Sinkhorn (20 rounds, columns first). */
 typedef struct m2_mhc_coefficients_args {
-    const m2_tensor *s;        /* [n, 4, D] bf16                             */
-    const m2_tensor *norm;     /* [n_groups * 4 * D] f32, offsets from 1     */
-    const m2_groups *groups;   /* NULL: one group                            */
-    const m2_tensor *phi;      /* [4 * D, 24] f32                            */
+    const m2_tensor *s;      /* [n, 4, D] bf16                             */
+    const m2_tensor *norm;   /* [n_groups * 4 * D] f32, offsets from 1     */
+    const m2_groups *groups; /* NULL: one group                            */
+    const m2_tensor *phi;    /* [4 * D, 24] f32                            */
     const m2_tensor *alpha_pre, *alpha_post, *alpha_res; /* [1] f32          */
     const m2_tensor *bias_pre, *bias_post;               /* [4] f32          */
     const m2_tensor *bias_res;                           /* [4, 4] f32       */
-    float eps;                 /* of the norm                                */
-    m2_tensor *h_pre;          /* [n, 4] bf16                                */
-    m2_tensor *h_post;         /* [n, 4] bf16                                */
-    m2_tensor *h_res;          /* [n, 4, 4] bf16, [target][source]           */
+    float eps;         /* of the norm                                */
+    m2_tensor *h_pre;  /* [n, 4] bf16                                */
+    m2_tensor *h_post; /* [n, 4] bf16                                */
+    m2_tensor *h_res;  /* [n, 4, 4] bf16, [target][source]           */
     /* Before rounding, for tests; each may be NULL: [n, 24], [n, 4], [n, 4], [n, 4, 4] f32. */
     m2_tensor *phi_out, *h_pre_f32, *h_post_f32, *h_res_f32;
 } m2_mhc_coefficients_args;
@@ -166,16 +167,16 @@ typedef struct m2_mhc_write_args {
 /* Split qkv, norm q and k per head (f32), rotate (f32), round to bf16, and write row r of the
  * modality order to row seq[r] of the sequence order. */
 typedef struct m2_qk_norm_rope_args {
-    const m2_tensor *qkv;     /* [n, (H + 2K) * d] bf16: q heads, k heads, v heads         */
-    const m2_tensor *q_norm;  /* [n_groups * d] f32, offsets from 1                        */
+    const m2_tensor *qkv;    /* [n, (H + 2K) * d] bf16: q heads, k heads, v heads         */
+    const m2_tensor *q_norm; /* [n_groups * d] f32, offsets from 1                        */
     const m2_tensor *k_norm;
-    const m2_groups *groups;  /* NULL: one group                                          */
-    const m2_tensor *rope;    /* [n, 2 * n_rot] f32, row order of qkv: sines, cosines; pairs
+    const m2_groups *groups; /* NULL: one group                                          */
+    const m2_tensor *rope;   /* [n, 2 * n_rot] f32, row order of qkv: sines, cosines; pairs
                                  (i, i + n_rot) of the first 2 * n_rot dims turn           */
-    const m2_tensor *seq;     /* [n] i32                                                   */
+    const m2_tensor *seq;    /* [n] i32                                                   */
     float eps;
-    m2_tensor *q;             /* [n, H, d] bf16                                            */
-    m2_tensor *k, *v;         /* [n, K, d] bf16                                            */
+    m2_tensor *q;     /* [n, H, d] bf16                                            */
+    m2_tensor *k, *v; /* [n, K, d] bf16                                            */
 } m2_qk_norm_rope_args;
 
 /* y[r] = a[seq[r]] * sigmoid(g[r]) per head, f32, one rounding: back to modality order. */
@@ -206,8 +207,8 @@ typedef struct m2_moe_select_args {
     const m2_tensor *bias;   /* [Hm * E] f32 or NULL                                  */
     const m2_tensor *forced; /* [Hm, n, top_k] i32: these ids instead of the choice; or NULL */
     float route_scale;
-    m2_tensor *topk_idx;     /* [Hm, n, top_k] i32                                    */
-    m2_tensor *topk_prob;    /* [Hm, n, top_k] f32                                    */
+    m2_tensor *topk_idx;  /* [Hm, n, top_k] i32                                    */
+    m2_tensor *topk_prob; /* [Hm, n, top_k] f32                                    */
 } m2_moe_select_args;
 
 /* Sort the routes by (head, expert), tokens ascending inside one (stable). */
@@ -225,12 +226,12 @@ typedef struct m2_moe_dispatch_args {
 /* Routed experts: hid = bf16(swiglu7(x . w_gate, x . w_up)) with gate and up unrounded,
  * r = bf16((hid . w_down) * p), y = r added in bf16 in ascending expert id, from 0. */
 typedef struct m2_moe_ffn_args {
-    const m2_tensor *x;              /* [n, Hm, dh] bf16                      */
+    const m2_tensor *x; /* [n, Hm, dh] bf16                      */
     const m2_tensor *gather_ids, *probs_sorted, *expert_offsets, *route_pos; /* of moe_dispatch */
-    const m2_tensor *w_gate, *w_up;  /* [Hm * E, dh, width] bf16: y = x . w   */
-    const m2_tensor *w_down;         /* [Hm * E, width, dh] bf16              */
-    m2_tensor *routes;               /* [Hm * n * top_k, dh] bf16, scratch    */
-    m2_tensor *y;                    /* [n, Hm, dh] bf16                      */
+    const m2_tensor *w_gate, *w_up; /* [Hm * E, dh, width] bf16: y = x . w   */
+    const m2_tensor *w_down;        /* [Hm * E, width, dh] bf16              */
+    m2_tensor *routes;              /* [Hm * n * top_k, dh] bf16, scratch    */
+    m2_tensor *y;                   /* [n, Hm, dh] bf16                      */
 } m2_moe_ffn_args;
 
 /* ---- sampler -------------------------------------------------------------------------------- */
@@ -242,18 +243,18 @@ typedef struct m2_guidance_mix_args {
     m2_tensor *v;                   /* shape of cond; may be uncond                  */
 } m2_guidance_mix_args;
 
-/* The skimmed-linear change of u before the mix, spec 02 section 5; in place on uncond. */
+/* The skimmed-linear change of u before the mix, in place on uncond. */
 typedef struct m2_guidance_skim_args {
     const m2_tensor *cond, *latent; /* [channels, frames, inner] f32 */
     const m2_tensor *scale;         /* [frames] or [1] f32           */
     float skim_scale;
-    m2_tensor *uncond;              /* in/out                        */
+    m2_tensor *uncond; /* in/out                        */
 } m2_guidance_skim_args;
 
 /* v *= r * std(cond) / max(std(v), 1e-6) + (1 - r), population std over everything but `channels`
  * (outermost) or, for audio, over the outermost dimension; in place on v. */
 typedef struct m2_guidance_rescale_args {
-    const m2_tensor *cond;   /* [channels, rest] f32, or [rest, channels] if channels_last */
+    const m2_tensor *cond; /* [channels, rest] f32, or [rest, channels] if channels_last */
     float rescale;
     int channels_last;
     m2_tensor *v;
@@ -280,13 +281,13 @@ typedef struct m2_text_rope_table_args {
 /* Per head: q and gate from qg, RMS norm of q and k (weights as offsets from 1, rounded), half-split
  * rotation of the first 2 * n_rot dims, products and sum each rounded. */
 typedef struct m2_text_qk_norm_rope_args {
-    const m2_tensor *qg;      /* [n, H, 2 * d] act: query, then gate, per head */
-    const m2_tensor *k_in;    /* [n, K, d] act                                 */
+    const m2_tensor *qg;              /* [n, H, 2 * d] act: query, then gate, per head */
+    const m2_tensor *k_in;            /* [n, K, d] act                                 */
     const m2_tensor *q_norm, *k_norm; /* [d] act                               */
     const m2_tensor *cos, *sin;       /* [n, n_rot] act                        */
     float eps;
-    m2_tensor *q;             /* [n, H, d] act */
-    m2_tensor *k;             /* [n, K, d] act */
+    m2_tensor *q; /* [n, H, d] act */
+    m2_tensor *k; /* [n, K, d] act */
 } m2_text_qk_norm_rope_args;
 
 /* y = a * round(sigmoid(gate)), rounded; gate is the second half of each head of qg. */
@@ -309,15 +310,15 @@ typedef struct m2_causal_conv_silu_args {
     m2_tensor *y;       /* [n, C] act                                    */
 } m2_causal_conv_silu_args;
 
-/* Gated delta rule, spec 03 section 3.2, from a zero state; everything inside in f32. */
+/* Gated delta rule from a zero state; everything inside in f32. */
 typedef struct m2_gated_delta_rule_args {
-    const m2_tensor *qkv;     /* [n, 2 * Hk * dk + Hv * dv] act: q heads, k heads, v heads */
-    const m2_tensor *a, *b;   /* [n, Hv] act                                               */
+    const m2_tensor *qkv;   /* [n, 2 * Hk * dk + Hv * dv] act: q heads, k heads, v heads */
+    const m2_tensor *a, *b; /* [n, Hv] act                                               */
     const m2_tensor *a_log, *dt_bias; /* [Hv] act                                          */
     int n_key_heads, key_dim, n_value_heads, value_dim;
-    int use_chunks;           /* the chunked form (64 tokens) instead of the recurrent one */
-    m2_tensor *scratch;       /* [m2_gated_delta_scratch(...)] f32                         */
-    m2_tensor *o;             /* [n, Hv, dv] act                                           */
+    int use_chunks;     /* the chunked form (64 tokens) instead of the recurrent one */
+    m2_tensor *scratch; /* [m2_gated_delta_scratch(...)] f32                         */
+    m2_tensor *o;       /* [n, Hv, dv] act                                           */
 } m2_gated_delta_rule_args;
 /* Elements of `scratch`. */
 int64_t m2_gated_delta_scratch(int64_t n, int n_key_heads, int key_dim, int n_value_heads,
@@ -329,7 +330,7 @@ typedef struct m2_gated_rms_norm_args {
     const m2_tensor *w; /* [dv] act          */
     const m2_tensor *z; /* [n, Hv * dv] act  */
     float eps;
-    m2_tensor *y;       /* [n, Hv * dv] act  */
+    m2_tensor *y; /* [n, Hv * dv] act  */
 } m2_gated_rms_norm_args;
 
 /* y = (sum of x[idx[i]], f32 in the order of idx) * (1 / n), rounded; zeros if n is 0. */
@@ -360,7 +361,7 @@ typedef struct m2_conv_depthwise_args {
     const m2_tensor *w;    /* [kt * kh * kw, C] act      */
     const m2_tensor *bias; /* [C] act or NULL            */
     int kernel[3];
-    m2_tensor *y;          /* [T, H, W, C] act           */
+    m2_tensor *y; /* [T, H, W, C] act           */
 } m2_conv_depthwise_args;
 
 /* y[t * stride + k - pad] += x[t] . w[k], pad = (stride + 1) / 2, kernel 2 * stride. */
@@ -369,7 +370,7 @@ typedef struct m2_conv_transpose_args {
     const m2_tensor *w;    /* [2 * stride, c_out, c_in] f32  */
     const m2_tensor *bias; /* [c_out] f32 or NULL            */
     int stride;
-    m2_tensor *y;          /* [L * stride - stride % 2, c_out] f32 */
+    m2_tensor *y; /* [L * stride - stride % 2, c_out] f32 */
 } m2_conv_transpose_args;
 
 /* y = round(activation(round(x * rsqrt(mean_C x^2 + eps)))) */
@@ -377,28 +378,28 @@ typedef struct m2_rms_act_args {
     const m2_tensor *x; /* [..., C] act */
     float eps;
     m2_activation activation;
-    m2_tensor *y;       /* may be x */
+    m2_tensor *y; /* may be x */
 } m2_rms_act_args;
 
 /* Every sample fh times in H and fw times in W. */
 typedef struct m2_upsample_nearest_args {
     const m2_tensor *x; /* [T, H, W, C] act           */
     int fh, fw;
-    m2_tensor *y;       /* [T, H * fh, W * fw, C] act */
+    m2_tensor *y; /* [T, H * fh, W * fw, C] act */
 } m2_upsample_nearest_args;
 
 /* Frame 2t + s takes channels s * C ... of frame t; the first n_drop frames are left out. */
 typedef struct m2_split_time_args {
     const m2_tensor *x; /* [T, H, W, 2 * C] act        */
     int n_drop;
-    m2_tensor *y;       /* [2 * T - n_drop, H, W, C] act */
+    m2_tensor *y; /* [2 * T - n_drop, H, W, C] act */
 } m2_split_time_args;
 
 /* y[t][2y + q][2x + r][c] = x[t][y][x][4c + (column_outer ? 2r + q : 2q + r)] */
 typedef struct m2_pixel_shuffle_args {
     const m2_tensor *x; /* [T, H, W, 4 * C] act   */
     int column_outer;
-    m2_tensor *y;       /* [T, 2H, 2W, C] act     */
+    m2_tensor *y; /* [T, 2H, 2W, C] act     */
 } m2_pixel_shuffle_args;
 
 /* y[t][h][w][c] = round(round_act(z[c][t][h][w]) / (1 / std[c]) + mean[c]), frames idx[t]. */
@@ -423,16 +424,16 @@ typedef struct m2_snake_args {
 } m2_snake_args;
 
 #define M2_OPS(X)                                                                                  \
-    X(linear) X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate)                \
-    X(find_nonfinite) X(attention)                                                                 \
-    X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)                    \
-    X(qk_norm_rope) X(attention_gate) X(swiglu7)                                                   \
-    X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
-    X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(combine)                                \
-    X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul) X(causal_conv_silu)           \
-    X(gated_delta_rule) X(gated_rms_norm) X(mean_rows)                                             \
-    X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act) X(upsample_nearest) X(split_time)       \
-    X(pixel_shuffle) X(denormalise) X(frames_u8) X(snake)
+    X(linear)                                                                                      \
+    X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate) X(find_nonfinite)        \
+        X(attention) X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)   \
+            X(qk_norm_rope) X(attention_gate) X(swiglu7) X(moe_logits) X(moe_select)               \
+                X(moe_dispatch) X(moe_ffn) X(guidance_mix) X(guidance_skim) X(guidance_rescale)    \
+                    X(combine) X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul)    \
+                        X(causal_conv_silu) X(gated_delta_rule) X(gated_rms_norm) X(mean_rows)     \
+                            X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act)                 \
+                                X(upsample_nearest) X(split_time) X(pixel_shuffle) X(denormalise)  \
+                                    X(frames_u8) X(snake)
 
 typedef struct m2_ops m2_ops;
 struct m2_ops {

@@ -3,7 +3,7 @@
  * The Fourier method: the spectrum is cut (or padded) to the new length, so a clip is taken as one
  * period and its ends wrap.  Everything inside is double.
  *
- * Source  spec 06 section 4; scipy.signal.resample of a real signal.
+ * Source  scipy.signal.resample of a real signal, as the reference calls it.
  */
 #ifndef M2_MEDIA_RESAMPLE_H
 #define M2_MEDIA_RESAMPLE_H

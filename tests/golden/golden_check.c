@@ -13,16 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef GOLDEN_ALL_BUILT
-#define WEAK
-#else
-#define WEAK __attribute__((weak))
-#endif
-extern WEAK golden_component golden_check_dit, golden_check_ops, golden_check_sampler,
-    golden_check_text, golden_check_tokenizer, golden_check_prompt, golden_check_turbo,
-    golden_check_audio, golden_check_rng, golden_check_checkpoint, golden_check_e2e,
-    golden_check_demo_e2e, golden_check_video;
-
 static const struct {
     const char *name;
     golden_component *check;
@@ -39,8 +29,13 @@ static const struct {
     { "turbo", golden_check_turbo, NULL },
     { "audio", golden_check_audio, NULL },
     { "video", golden_check_video, NULL },
+#ifdef GOLDEN_WITH_MEDIA
     { "e2e", golden_check_e2e, NULL },
     { "demo-e2e", golden_check_demo_e2e, NULL },
+#else
+    { "e2e", NULL, "needs a build with MAGI2_WITH_MEDIA" },
+    { "demo-e2e", NULL, "needs a build with MAGI2_WITH_MEDIA" },
+#endif
     { "image", NULL, "reading pictures is not built yet" },
     { "vae", NULL, "the image encoder is not built yet" },
     { "refiner", NULL, "the refiner is not built yet" },

@@ -3,7 +3,7 @@
  * f32 throughout.  The whole clip is one call: three buffers of the largest activation take turns
  * (3 x 262 MB for ten seconds of the release).
  *
- * Source      spec 06.
+ * Source      the decoder of Stable Audio Open (stable-audio-tools).
  * Planning    m2_oobleck_decode on a measuring arena with the table of m2_ops_init_measure().
  * Threads     the network is read-only once created; each decode needs an arena of its own.
  */

@@ -4,7 +4,7 @@
  * and are otherwise independent: memory does not grow with the clip's length, and windows may be
  * computed anywhere, in any order, with the same bits.  Activations are channels last.
  *
- * Source      spec 05.
+ * Source      the TurboVAED decoder of the MAGI-2 reference.
  * Numerics    bf16 as released: each operator rounds once.  f32 runs the same code unrounded.
  * Planning    m2_turbo_decode on a measuring arena with the table of m2_ops_init_measure().
  * Threads     the network is read-only once created; each decode needs an arena of its own.

@@ -4,8 +4,7 @@
 
 #include "backend/ops.h"
 
-#define M2_REF_DECLARE(name)                                                                       \
-    void m2_ref_##name(const m2_ops *ops, const m2_##name##_args *args) __attribute__((weak));
+#define M2_REF_DECLARE(name) void m2_ref_##name(const m2_ops *ops, const m2_##name##_args *args);
 M2_OPS(M2_REF_DECLARE)
 #undef M2_REF_DECLARE
 
