@@ -62,10 +62,9 @@ static void load_queries(const attention_piece *piece)
     const attention_job *job = piece->job;
     attention_memory *m = piece->memory;
     const m2_tensor *q = job->args->q;
-    for (int64_t r = 0; r < piece->n_rows; r++)
-        M2_LANES_NAME(widen)
-        (q->data, q->dtype, (query_of(piece, r) * job->n_heads + head_of(piece, r)) * job->dim,
-         job->dim, m->q + r * Q_STRIDE);
+    for (int64_t r = 0; r < piece->n_rows; r++) M2_LANES_NAME(widen)
+    (q->data, q->dtype, (query_of(piece, r) * job->n_heads + head_of(piece, r)) * job->dim,
+     job->dim, m->q + r * Q_STRIDE);
     const int64_t tiles_end = (piece->n_rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     for (int64_t r = piece->n_rows; r < tiles_end; r++)
         memset(m->q + r * Q_STRIDE, 0, (size_t)(job->n_dim_blocks * TILE_K) * sizeof(float));
@@ -82,11 +81,9 @@ static void pack_keys(const attention_piece *piece, int64_t first)
     const int64_t stride = job->n_kv * job->dim;
     for (int64_t p = 0; p < N_PANELS; p++) {
         const int64_t key = first + p * TILE_COLUMNS;
-        for (int64_t b = 0; b < job->n_dim_blocks; b++)
-            M2_LANES_NAME(pack_columns)
-            (job->args->k->data, dtype, key * stride + piece->kv_head * job->dim + b * TILE_K,
-             stride, job->dim - b * TILE_K, piece->end - key,
-             m->k + (p * job->n_dim_blocks + b) * TILE_B);
+        for (int64_t b = 0; b < job->n_dim_blocks; b++) M2_LANES_NAME(pack_columns)
+        (job->args->k->data, dtype, key * stride + piece->kv_head * job->dim + b * TILE_K, stride,
+         job->dim - b * TILE_K, piece->end - key, m->k + (p * job->n_dim_blocks + b) * TILE_B);
     }
     for (int64_t p = 0; p < job->n_dim_panels; p++) {
         for (int64_t part = 0; part < N_PARTS; part++) {

@@ -42,8 +42,8 @@ static void conv_fill_a(const void *context, int64_t row, int64_t block, int64_t
             memset(to, 0, (size_t)(n * TILE_K) * sizeof(float));
         else
             M2_LANES_NAME(widen)
-            (args->x->data, args->x->dtype, idx + first,
-             channels < n * TILE_K ? channels : n * TILE_K, to);
+        (args->x->data, args->x->dtype, idx + first, channels < n * TILE_K ? channels : n * TILE_K,
+         to);
         to += n * TILE_K;
         n_blocks -= n;
         in_tap = 0;

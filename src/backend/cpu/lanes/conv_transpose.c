@@ -25,7 +25,7 @@ static void transpose_fill_a(const void *context, int64_t row, int64_t block, in
             memset(to + i * TILE_K, 0, TILE_K * sizeof(float));
         else
             M2_LANES_NAME(widen)
-            (job->args->x->data, M2_F32, from * job->c_in + first, n, to + i * TILE_K);
+        (job->args->x->data, M2_F32, from * job->c_in + first, n, to + i * TILE_K);
     }
 }
 
