@@ -343,6 +343,22 @@ static void check_files(golden_run *run, const char *dir, const json_t *cases)
         golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
 }
 
+/* The settings of the runs are those of the demo model. */
+static void check_settings(golden_run *run, const json_t *manifest)
+{
+    json_t *config = golden_json(run, M2_DEMO_DIR "/magi2.json");
+    const json_t *own = json_object_get(config, "evaluation_config");
+    const char *key;
+    json_t *value;
+    json_object_foreach(json_object_get(manifest, "settings"), key, value)
+    {
+        if (!json_equal(value, json_object_get(own, key)))
+            golden_result(run, 0, golden_format(run, "manifest.json settings.%s", key),
+                          "is not that of the demo model's magi2.json");
+    }
+    json_decref(config);
+}
+
 void golden_check_demo_e2e(golden_run *run, const char *dir)
 {
     json_t *manifest = golden_json(run, golden_format(run, "%s/manifest.json", dir));
@@ -351,5 +367,6 @@ void golden_check_demo_e2e(golden_run *run, const char *dir)
     json_t *entry;
     json_array_foreach((json_t *)cases, i, entry) check_case(run, dir, cases, entry);
     if (manifest) check_files(run, dir, cases);
+    if (manifest) check_settings(run, manifest);
     json_decref(manifest);
 }

@@ -1,7 +1,9 @@
 /* check_dit_runs.c - runs of the preview transformer: tokens, layers, free and forced forwards. */
 #include "check_dit.h"
+#include "recorded_errors.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +120,8 @@ static void judge_f32(dit_case *c, const char *entry, const float *ours, const d
     }
     const double error = golden_relative_error(recorded.data, M2_F32, truth, M2_F64, n);
     golden_judge_values(c->run, name, ours, M2_F32, error, truth, M2_F64, n, 2, GOLDEN_FLOOR_F32);
+    recorded_errors_compare(c->run, c->report, c->name, entry,
+                            golden_tensor(c->file, entry, M2_F64).data, truth, n);
     int64_t n_off = 0;
     for (int64_t i = 0; i < n; i++) {
         const double off = fabs((double)((const float *)recorded.data)[i] - truth[i]);
@@ -269,6 +273,30 @@ static void check_gaps(dit_case *c, int layer, const m2_tensor *logits)
                   "largest difference %.4f", largest);
 }
 
+/* The report's notes say how many sets of the recorded run are those of the truth. */
+static void check_notes(dit_case *c, int layer, int64_t n_same, int64_t n_sets)
+{
+    const json_t *notes = json_object_get(c->report, "notes");
+    size_t i;
+    json_t *note;
+    json_array_foreach((json_t *)notes, i, note)
+    {
+        const char *text = json_string_value(note);
+        const size_t n = strlen(c->name);
+        long long same, sets;
+        int of_layer;
+        if (!text || strncmp(text, c->name, n) != 0 ||
+            sscanf(text + n, ": layer %d picks the same expert set as the truth for %lld of %lld",
+                   &of_layer, &same, &sets) != 3 ||
+            of_layer != layer)
+            continue;
+        if (same != n_same || sets != n_sets)
+            golden_result(c->run, 0, golden_format(c->run, "%s moe%d.topk_idx", c->name, layer),
+                          "%lld of %lld sets are the truth's, the notes say %lld of %lld",
+                          (long long)n_same, (long long)n_sets, same, sets);
+    }
+}
+
 /* Weights of the truth's experts, in the truth's order, against the truth; of the recorded run those
  * rows count that chose alike. */
 static void check_weights(dit_case *c, int layer, const m2_tensor *ours)
@@ -291,8 +319,10 @@ static void check_weights(dit_case *c, int layer, const m2_tensor *ours)
                       "%lld recorded rows do not sum to the route scale", (long long)n_sums);
     const int32_t *a = ref_idx.data, *b = true_idx.data;
     double difference = 0, norm = 0;
+    int64_t n_same = 0;
     for (int64_t r = 0; r < n; r += top_k) {
         if (!is_same_set(a + r, b + r, top_k)) continue;
+        n_same++;
         for (int64_t k = 0; k < top_k; k++) {
             int64_t j = 0;
             while (j < top_k - 1 && a[r + j] != b[r + k]) j++;
@@ -302,6 +332,7 @@ static void check_weights(dit_case *c, int layer, const m2_tensor *ours)
             norm += x * x;
         }
     }
+    check_notes(c, layer, n_same, n / top_k);
     const float *sequence =
         dit_heads_reordered(c, ours->data, Hm, (size_t)top_k * sizeof(float), 1);
     golden_judge_values(run, golden_format(run, "%s moe%d.topk_prob", c->name, layer), sequence,

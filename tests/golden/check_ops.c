@@ -32,12 +32,30 @@ void golden_ops_judge(golden_run *run, golden_file *file, const json_t *report, 
                           reference, truth);
 }
 
-const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage)
+const m2_groups *golden_ops_groups(golden_run *run, const m2_tensor *sizes, int64_t n_rows,
+                                   m2_groups *storage)
 {
-    *storage = (m2_groups){ .n_groups = (int)sizes->shape[0] };
-    for (int g = 0; g < storage->n_groups; g++)
-        storage->begin[g + 1] = storage->begin[g] + ((const int32_t *)sizes->data)[g];
-    return storage;
+    const int64_t n = m2_tensor_count(sizes);
+    *storage = (m2_groups){ .n_groups = (int)n };
+    int is_good = n < (int64_t)(sizeof storage->begin / sizeof storage->begin[0]);
+    for (int64_t g = 0; g < n && is_good; g++) {
+        const int32_t size = ((const int32_t *)sizes->data)[g];
+        is_good = size >= 0 && size <= n_rows - storage->begin[g];
+        if (is_good) storage->begin[g + 1] = storage->begin[g] + size;
+    }
+    if (is_good && storage->begin[n] == n_rows) return storage;
+    golden_result(run, 0, "sizes", "are not those of groups of %lld rows", (long long)n_rows);
+    return NULL;
+}
+
+/* Begins of segments rise from 0 to n. */
+static int are_segments(golden_run *run, const m2_tensor *segments, int64_t n)
+{
+    const int64_t *begin = segments->data, count = m2_tensor_count(segments);
+    int is_good = segments->data && count >= 2 && begin[0] == 0 && begin[count - 1] == n;
+    for (int64_t i = 1; i < count && is_good; i++) is_good = begin[i] >= begin[i - 1];
+    if (!is_good) golden_result(run, 0, "cu_seqlens", "are not those of %lld tokens", (long long)n);
+    return is_good;
 }
 
 static void check_attention_sink(golden_run *run, golden_file *file, const json_t *report)
@@ -48,6 +66,7 @@ static void check_attention_sink(golden_run *run, golden_file *file, const json_
         const m2_tensor v = golden_ops_entry(run, file, i, "v", M2_BF16);
         const m2_tensor sinks = golden_ops_entry(run, file, i, "sink", M2_F32);
         const m2_tensor segments = golden_ops_entry(run, file, i, "cu_seqlens", M2_I64);
+        if (!are_segments(run, &segments, q.shape[0])) continue;
         m2_tensor y = golden_ops_make(run, M2_BF16, 3, q.shape);
         golden_ops(run)->attention(
             golden_ops(run), &(m2_attention_args){ .q = &q,
@@ -140,7 +159,9 @@ static void check_rmsnorm(golden_run *run, golden_file *file, const json_t *repo
         if (golden_has(file, golden_format(run, "%s.sizes", key))) {
             const m2_tensor sizes =
                 golden_tensor(file, golden_format(run, "%s.sizes", key), M2_I32);
-            groups = golden_ops_groups(&sizes, &storage);
+            /* Rows of heads come one after the other; sizes count tokens. */
+            groups = golden_ops_groups(run, &sizes, x.shape[0], &storage);
+            if (!groups) continue;
         }
         m2_tensor y = golden_ops_make(run, out->dtype, x.n_dims, x.shape);
         golden_ops(run)->rms_norm(

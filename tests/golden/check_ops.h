@@ -19,7 +19,8 @@ void golden_ops_judge(golden_run *run, golden_file *file, const json_t *report, 
                       int idx, const m2_tensor *ours, const char *reference, const char *truth,
                       const char *tensor);
 /* Row counts of the modalities as groups; `storage` is filled and given back. */
-const m2_groups *golden_ops_groups(const m2_tensor *sizes, m2_groups *storage);
+const m2_groups *golden_ops_groups(golden_run *run, const m2_tensor *sizes, int64_t n_rows,
+                                   m2_groups *storage);
 
 void golden_ops_moe(golden_run *run, golden_file *file, const json_t *report);
 void golden_ops_moe_layer(golden_run *run, golden_file *file, const json_t *report);

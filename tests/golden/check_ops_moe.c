@@ -229,7 +229,8 @@ void golden_ops_moe_layer(golden_run *run, golden_file *file, const json_t *repo
     const m2_ckpt_tensor *wanted_idx = golden_take(file, "topk_idx");
     if (!in.data || !sizes.data || !w_gate.data || !recorded_heads.data || !wanted_idx) return;
     m2_groups storage;
-    const m2_groups *groups = golden_ops_groups(&sizes, &storage);
+    const m2_groups *groups = golden_ops_groups(run, &sizes, in.shape[0], &storage);
+    if (!groups) return;
     const int64_t n = in.shape[0], Hm = wanted_idx->shape[0], E = gate.shape[0] / Hm;
 
     m2_tensor normed = golden_ops_make(run, M2_BF16, 2, in.shape),

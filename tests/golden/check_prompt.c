@@ -90,13 +90,15 @@ static void check_lines(golden_run *run, const char *dir, const char *file)
 
 void golden_check_prompt(golden_run *run, const char *dir)
 {
-    for (char **file = golden_list(run, dir, 0); *file; file++) {
+    int n_files = 0;
+    for (char **file = golden_list(run, dir, 0); *file; file++, n_files++) {
         const size_t bytes = strlen(*file);
         if (bytes > 6 && strcmp(*file + bytes - 6, ".jsonl") == 0)
             check_lines(run, dir, *file);
         else if (strcmp(*file, "report.json") != 0) /* counts and versions, nothing to compare */
             golden_result(run, 0, *file, "not understood");
     }
+    if (n_files == 0) golden_result(run, 0, dir, "no case in this folder");
     for (char **name = golden_list(run, dir, 1); *name; name++)
         golden_check_prompt(run, golden_format(run, "%s/%s", dir, *name));
 }

@@ -298,4 +298,6 @@ void golden_check_rng(golden_run *run, const char *dir)
         else
             golden_result(run, 0, path, "not understood");
     }
+    for (char **name = golden_list(run, dir, 1); *name; name++)
+        golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
 }

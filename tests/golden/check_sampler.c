@@ -396,4 +396,6 @@ void golden_check_sampler(golden_run *run, const char *dir)
         }
         if (!is_known) golden_result(run, 0, path, "not understood");
     }
+    for (char **name = golden_list(run, dir, 1); *name; name++)
+        golden_result(run, 0, golden_format(run, "%s/%s", dir, *name), "not understood");
 }

@@ -113,6 +113,17 @@ static void check_report(const text_model *model, golden_file *file, const char 
             golden_result(run, 0, golden_format(run, "%s %s", name, kind),
                           "the reference's error is %.6e, report.json says %.6e: damaged data",
                           found, wanted);
+        const double most = json_number_value(json_object_get(row, "max"));
+        double largest = 0, scale = 0;
+        for (int64_t k = 0; k < n; k++) {
+            const double value = ((const double *)exact.data)[k];
+            largest = fmax(largest, fabs(((const double *)x.data)[k] - value));
+            scale = fmax(scale, fabs(value));
+        }
+        if (!(fabs(largest - most) <= REPORT_SHARE * most + REPORT_ROUNDING * scale))
+            golden_result(run, 0, golden_format(run, "%s %s", name, kind),
+                          "its largest error is %.6e, report.json says %.6e: damaged data", largest,
+                          most);
         return;
     }
 }

@@ -16,4 +16,8 @@ void recorded_errors_check(golden_run *run, const json_t *report, golden_file *f
                            const char *name, const char *tensor, const char *reference,
                            const char *truth);
 
+/* The same for n values at hand and their truth. */
+void recorded_errors_compare(golden_run *run, const json_t *report, const char *name,
+                             const char *tensor, const double *x, const double *truth, int64_t n);
+
 #endif
