@@ -69,19 +69,19 @@ static size_t offset_of(const char *bytes, size_t n, const m2_ckpt_tensor *tenso
 }
 
 /* The highest bit but one of the last byte: a float from 0 to 2 becomes a huge number, where one
- * that is far below zero may have as little weight as before. */
+ * that is far below zero may have as little weight as before.  Without such a float one becomes huge. */
 static void flip_high_bit(char *values, int64_t count, size_t size, m2_dtype dtype, uint64_t hash)
 {
     const int is_byte = dtype == M2_U8 || dtype == M2_BOOL;
-    const unsigned char mask = is_byte ? 0x80 : 0x40, unwanted = is_byte ? 0 : 0xc0;
-    int64_t idx = (int64_t)(hash % (uint64_t)count);
+    const int is_float = dtype == M2_F32 || dtype == M2_BF16 || dtype == M2_F16 || dtype == M2_F64;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t k = (idx + i) % count;
-        if (values[(size_t)(k + 1) * size - 1] & unwanted) continue;
-        idx = k;
-        break;
+        char *last = values + ((size_t)((hash + (uint64_t)i) % (uint64_t)count) + 1) * size - 1;
+        if (!is_byte && *last & 0xc0) continue;
+        *last ^= (char)(is_byte ? 0x80 : 0x40);
+        return;
     }
-    values[(size_t)(idx + 1) * size - 1] ^= (char)mask;
+    char *last = values + ((size_t)(hash % (uint64_t)count) + 1) * size - 1;
+    *last = (char)(is_float ? 0x60 : *last ^ 0x40);
 }
 
 static int write_tensors(const char *path, const char *to, int64_t idx)

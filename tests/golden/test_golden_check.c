@@ -20,9 +20,9 @@ static const struct {
     const char *name;
     int n_places_max;
 } components[] = {
-    { "checkpoint", 40 }, { "rng", 12 },   { "sampler", 40 }, { "tokenizer", 6 },
-    { "prompt", 30 },     { "ops", 40 },   { "text", 40 },    { "dit", 40 },
-    { "turbo", 16 },      { "audio", 20 }, { "video", 40 },   { "demo-e2e", 1 },
+    { "checkpoint", 10 }, { "rng", 4 },   { "sampler", 12 }, { "tokenizer", 2 },
+    { "prompt", 8 },      { "ops", 12 },  { "text", 8 },     { "dit", 12 },
+    { "turbo", 5 },       { "audio", 7 }, { "video", 20 },   { "demo-e2e", 1 },
 };
 #define N_COMPONENTS (int)(sizeof components / sizeof components[0])
 
@@ -89,6 +89,8 @@ static const struct {
     { "dit/c/config.json", "evaluation_config.*", "most are of the pipeline" },
     { "turbo/*/checkpoint.ckpt", "optimizer/*", "of training" },
     { "turbo/*/checkpoint.ckpt", "ema_state_dict/n_averaged", "of training" },
+    { "turbo/*/checkpoint.ckpt", "*conv_in.conv.weight",
+      "latents one high or one wide leave taps without work" },
     { "turbo/*/config.json", "in_channels", "of the encoder" },
     { "turbo/small_activations/config.json", "decoder_dw_kernel_size",
       "its blocks have no such kernel" },
@@ -327,6 +329,7 @@ static void add_entries(const char *tmp, const char *component, const char *dir,
 static void an_entry_more_is_not_understood(void **state)
 {
     for (int i = 0; i < N_COMPONENTS; i++) {
+        if (components[i].n_places_max == 1) continue; /* a run costs too much */
         char *data = strdup(m2_test_path("data")), *dir = m2_test_join(data, components[i].name);
         add_entries(*state, components[i].name, dir, "");
         free(dir);
@@ -357,7 +360,7 @@ static void a_file_or_folder_more_is_not_understood(void **state)
         char *copy = link_component(*state, components[i].name, NULL);
         char **names = names_in(copy);
         add_stranger(*state, copy, 0);
-        if (strcmp(components[i].name, "demo-e2e") != 0) add_stranger(*state, copy, 1);
+        if (components[i].n_places_max > 1) add_stranger(*state, copy, 1);
         for (char **name = names; *name; name++) {
             char *below = m2_test_join(copy, *name);
             if (is_folder(below)) add_stranger(*state, below, 0);
