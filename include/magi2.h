@@ -6,7 +6,8 @@
  *     magi2_params params;
  *     magi2_params_init(&params);
  *     magi2_engine *engine = NULL;
- *     if (magi2_open(&params, &engine) != MAGI2_OK) puts(magi2_last_error());
+ *     params.model_dir = "demo";
+ *     if (magi2_open(&params, &engine) != MAGI2_OK) return fail(magi2_last_error());
  *     magi2_request request;
  *     magi2_request_init(&request);
  *     request.prompt = "a red ball bouncing on a blue background";
@@ -39,7 +40,7 @@ typedef enum magi2_status {
     MAGI2_ERR_MEMORY,      /* not enough memory                         */
     MAGI2_ERR_NUMERIC,     /* a value that is not finite                */
     MAGI2_ERR_UNSUPPORTED, /* a part that this build does not have      */
-    MAGI2_ERR_INTERRUPTED, /* cancelled; the state file is kept         */
+    MAGI2_ERR_INTERRUPTED, /* cancelled; the message says what was kept */
     MAGI2_ERR_INTERNAL     /* a library underneath failed               */
 } magi2_status;
 
@@ -104,7 +105,7 @@ typedef struct magi2_request {
     double guidance_skim_scale;
     int use_negative; /* 0: the uncond branch has no text                                 */
 
-    const char *output; /* .mp4 to write; NULL: none (then set save_dir)                */
+    const char *output;              /* .mp4 to write, replaced if it exists; NULL: only save_dir */
     int output_width, output_height; /* exact final size, even; 0: the model's                 */
     const char *video_encoder; /* NULL: the first that opens                                   */
     const char *save_dir;      /* arrays and manifest.json; NULL: none                         */
@@ -144,19 +145,20 @@ magi2_status magi2_open(const magi2_params *params, magi2_engine **engine_out);
 void magi2_close(magi2_engine *engine);
 
 /* Make one clip.  Nothing is written under a final name unless it is whole.  `result_out` may be
- * NULL.  On MAGI2_ERR_INTERRUPTED the state file (OUTPUT.state) is there for `resume`. */
+ * NULL.  On MAGI2_ERR_INTERRUPTED, once a step was done, OUTPUT.state is there for `resume`. */
 magi2_status magi2_generate(magi2_engine *engine, const magi2_request *request,
                             magi2_result *result_out);
 
-/* Latents of a finished denoising (a state file, --save-latent, or the latents of --save) -> mp4.
- * Uses output, output_width, output_height, video_encoder, save_dir, progress, cancel of `request`. */
+/* Latents of a finished denoising (a state file, or one of save_latent) -> mp4.  Uses output,
+ * output_width, output_height, video_encoder, save_dir, progress and cancel of `request`. */
 magi2_status magi2_decode(magi2_engine *engine, const char *latent_path,
                           const magi2_request *request, magi2_result *result_out);
 
 /* Texts for people or (as_json) machines; *text_out is the caller's, magi2_free() takes it. */
 
 /* Prompt -> token ids as the encoder of `model_dir` will see them. */
-magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_json, char **text_out);
+magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_json,
+                            char **text_out);
 /* What a model directory, a part of it, or a single checkpoint file holds, checked strictly against
  * the model's tables where it is a part of a model.  The text is given on MAGI2_ERR_MODEL too. */
 magi2_status magi2_inspect(const char *path, int as_json, char **text_out);

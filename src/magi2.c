@@ -67,8 +67,14 @@ void magi2_request_init(magi2_request *request)
     };
 }
 
+static magi2_status fail_null(const char *function)
+{
+    return public_status(m2_fail(M2_ERR_ARG, "%s: a pointer that must be given is NULL", function));
+}
+
 magi2_status magi2_open(const magi2_params *params, magi2_engine **engine_out)
 {
+    if (!params || !engine_out) return fail_null("magi2_open");
     magi2_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return public_status(m2_fail(M2_ERR_MEMORY, "no memory for an engine"));
     const m2_status status = m2_engine_open(params, &engine->inner);
@@ -90,27 +96,32 @@ void magi2_close(magi2_engine *engine)
 magi2_status magi2_generate(magi2_engine *engine, const magi2_request *request,
                             magi2_result *result_out)
 {
+    if (!engine || !request) return fail_null("magi2_generate");
     return public_status(m2_clip_generate(engine->inner, request, result_out));
 }
 
 magi2_status magi2_decode(magi2_engine *engine, const char *latent_path,
                           const magi2_request *request, magi2_result *result_out)
 {
+    if (!engine || !request || !latent_path) return fail_null("magi2_decode");
     return public_status(m2_clip_decode_file(engine->inner, latent_path, request, result_out));
 }
 
 magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_json, char **text_out)
 {
+    if (!model_dir || !prompt || !text_out) return fail_null("magi2_tokenize");
     return public_status(m2_tokenize_for_model(model_dir, prompt, as_json, text_out));
 }
 
 magi2_status magi2_inspect(const char *path, int as_json, char **text_out)
 {
+    if (!path || !text_out) return fail_null("magi2_inspect");
     return public_status(m2_inspect(path, as_json, text_out));
 }
 
 magi2_status magi2_doctor(int as_json, char **text_out)
 {
+    if (!text_out) return fail_null("magi2_doctor");
     return public_status(m2_doctor(as_json, text_out));
 }
 

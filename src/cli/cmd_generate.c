@@ -7,8 +7,9 @@
 #include <strings.h>
 
 /* "N:X", or "off". */
-static m2_status parse_pair(const m2_options *options, m2_option_id id, const char *form,
-                            int64_t high, int *is_on, int *count_out, double *value_out)
+static m2_status parse_pair(const m2_options *options, m2_option_id id, const char *name,
+                            const char *form, int64_t high, int *is_on, int *count_out,
+                            double *value_out)
 {
     const char *text = options->values[id];
     if (!text) return M2_OK;
@@ -22,9 +23,9 @@ static m2_status parse_pair(const m2_options *options, m2_option_id id, const ch
     if (colon == text || *colon != ':' || end == colon + 1 || *end || count < 0 || count > high ||
         !isfinite(value) || value < 0)
         return m2_fail(M2_ERR_ARG,
-                       "%s: must be %s with a number from 0 to %lld and a scale from 0 "
-                       "on, or \"off\"",
-                       text, form, (long long)high);
+                       "%s %s: must be %s with a number from 0 to %lld and a scale from 0 on, or "
+                       "\"off\"",
+                       name, text, form, (long long)high);
     *is_on = 1;
     *count_out = (int)count;
     *value_out = value;
@@ -39,10 +40,10 @@ static m2_status parse_guidance(const m2_options *options, magi2_request *reques
                            &request->guidance_audio));
     M2_TRY(m2_options_real(options, M2_OPT_GUIDANCE_RESCALE, 0, 1, request->guidance_rescale,
                            &request->guidance_rescale));
-    M2_TRY(parse_pair(options, M2_OPT_GUIDANCE_TRICK, "--guidance-trick FRAMES:X", 1000000,
+    M2_TRY(parse_pair(options, M2_OPT_GUIDANCE_TRICK, "--guidance-trick", "FRAMES:X", 1000000,
                       &request->guidance_trick, &request->guidance_trick_frames,
                       &request->guidance_trick_value));
-    M2_TRY(parse_pair(options, M2_OPT_GUIDANCE_DYNAMIC, "--guidance-dynamic T:X", 1000,
+    M2_TRY(parse_pair(options, M2_OPT_GUIDANCE_DYNAMIC, "--guidance-dynamic", "T:X", 1000,
                       &request->guidance_dynamic, &request->guidance_dynamic_start,
                       &request->guidance_dynamic_cutoff));
     const char *skim = options->values[M2_OPT_GUIDANCE_SKIM];
@@ -76,14 +77,40 @@ static m2_status parse_numbers(const m2_options *options, magi2_request *request
     return parse_guidance(options, request);
 }
 
+static int check_output_names(const m2_options *options)
+{
+    static const m2_option_id outputs[] = { M2_OPT_OUTPUT, M2_OPT_SAVE, M2_OPT_SAVE_LATENT };
+    static const char *const names[] = { "output", "save", "save-latent" };
+    const char *output = options->values[M2_OPT_OUTPUT];
+    for (int i = 0; i < 3; i++) {
+        const char *value = options->values[outputs[i]];
+        if (value && !*value) return m2_cli_usage(options, "--%s has an empty name", names[i]);
+    }
+    if (!output && !m2_options_has(options, M2_OPT_SAVE))
+        return m2_cli_usage(options, "nowhere to write; use --output FILE.mp4");
+    if (output && strcmp(output, "-") == 0)
+        return m2_cli_usage(options, "--output -: an mp4 cannot be written to a pipe; name a file");
+    const size_t n = output ? strlen(output) : 0;
+    if (output && !m2_options_has(options, M2_OPT_QUIET) &&
+        (n < 5 || strcasecmp(output + n - 4, ".mp4") != 0))
+        fprintf(stderr, "magi2: warning: --output %s: the file will be an mp4 whatever its name\n",
+                output);
+    return 0;
+}
+
 static int check_combinations(const m2_options *options)
 {
     if (m2_options_has(options, M2_OPT_NEGATIVE) + m2_options_has(options, M2_OPT_NEGATIVE_FILE) +
             m2_options_has(options, M2_OPT_NO_NEGATIVE) >
         1)
         return m2_cli_usage(options, "--negative, --negative-file and --no-negative: use one");
-    if (!m2_options_has(options, M2_OPT_OUTPUT) && !m2_options_has(options, M2_OPT_SAVE))
-        return m2_cli_usage(options, "nowhere to write; use --output FILE.mp4");
+    const int code = check_output_names(options);
+    if (code) return code;
+    const char *prompt_file = options->values[M2_OPT_PROMPT_FILE];
+    const char *negative_file = options->values[M2_OPT_NEGATIVE_FILE];
+    if (prompt_file && negative_file && strcmp(prompt_file, "-") == 0 &&
+        strcmp(negative_file, "-") == 0)
+        return m2_cli_usage(options, "--prompt-file and --negative-file cannot both be stdin");
     if (m2_options_has(options, M2_OPT_NOISE) &&
         (m2_options_has(options, M2_OPT_SEED) || m2_options_has(options, M2_OPT_NOISE_GRID)))
         return m2_cli_usage(options,
@@ -115,11 +142,12 @@ static void print_result(const m2_options *options, const magi2_request *request
         return;
     }
     if (m2_options_has(options, M2_OPT_QUIET)) return;
-    printf("%s: %dx%d, %d frames at %d/%d, %lld samples at %d Hz; seed %lld, %d steps; %.1f s "
+    printf("%s: %dx%d, %d frames at %g/s, %lld samples at %d Hz; seed %lld, %d step%s; %.1f s "
            "(encode %.1f, preview %.1f, decode %.1f, mux %.1f), %.0f MiB at most\n",
            request->output ? request->output : request->save_dir, result->width, result->height,
-           result->n_frames, result->fps_num, result->fps_den, (long long)result->n_samples,
-           result->sample_rate, (long long)result->seed, result->n_steps, result->total_seconds,
+           result->n_frames, (double)result->fps_num / result->fps_den,
+           (long long)result->n_samples, result->sample_rate, (long long)result->seed,
+           result->n_steps, result->n_steps == 1 ? "" : "s", result->total_seconds,
            result->encode_seconds, result->preview_seconds, result->decode_seconds,
            result->mux_seconds, (double)result->peak_memory_bytes / 1048576.0);
 }
@@ -192,8 +220,8 @@ int m2_cmd_decode(const m2_options *options)
         return m2_cli_usage(options,
                             "decode needs the file to decode: magi2 decode LATENT.safetensors "
                             "-o FILE.mp4");
-    if (!m2_options_has(options, M2_OPT_OUTPUT) && !m2_options_has(options, M2_OPT_SAVE))
-        return m2_cli_usage(options, "nowhere to write; use --output FILE.mp4");
+    const int names_code = check_output_names(options);
+    if (names_code) return names_code;
     if (m2_options_pair(options, M2_OPT_OUTPUT_SIZE, 16, 16384, &request.output_width,
                         &request.output_height) != M2_OK)
         return m2_cli_fail(options, M2_EXIT_USAGE);

@@ -43,36 +43,61 @@ static void print_usage(FILE *stream)
     fprintf(stream,
             "\nmagi2 COMMAND --help lists a command's options.\n"
             "Environment: MAGI2_MODEL, the checkpoint root where --model is not given.\n"
-            "Exit: 0 done, 1 failed while running, 2 wrong usage, 3 interrupted, state saved.\n");
+            "Exit: 0 done, 1 failed while running, 2 wrong usage, 3 interrupted (its state is "
+            "saved\n      once a step is done); a second Ctrl-C ends at once with the signal.\n");
+}
+
+static void print_command_help(const command_row *row)
+{
+    printf("usage: magi2 %s [options]%s%s\n%s\n\n", row->name, row->operands ? " " : "",
+           row->operands ? row->operands : "", row->job);
+    if (row->not_built)
+        printf("%s\n", row->not_built);
+    else
+        m2_options_print_help(stdout, row->command);
 }
 
 static int run_command(const command_row *row, int argc, char **argv)
 {
-    if (row->not_built) {
-        fprintf(stderr, "magi2 %s: %s\n", row->name, row->not_built);
-        return M2_EXIT_USAGE;
-    }
     m2_options options;
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--") == 0) break;
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
-        printf("usage: magi2 %s [options]%s%s\n%s\n\n", row->name, row->operands ? " " : "",
-               row->operands ? row->operands : "", row->job);
-        m2_options_print_help(stdout, row->command);
+        print_command_help(row);
         return M2_EXIT_DONE;
+    }
+    if (row->not_built) {
+        fprintf(stderr, "magi2 %s: %s\n", row->name, row->not_built);
+        return M2_EXIT_USAGE;
     }
     if (m2_options_parse(&options, row->command, argc, argv, 2) != M2_OK)
         return m2_cli_fail(NULL, M2_EXIT_USAGE);
     if (options.n_operands > (row->operands ? 1 : 0))
-        return m2_cli_usage(&options,
-                            "%s: unexpected argument '%s'; a prompt goes behind --prompt, "
-                            "quoted",
-                            row->name, options.operands[row->operands ? 1 : 0]);
+        return m2_cli_usage(&options, "%s: unexpected argument '%s'%s", row->name,
+                            options.operands[row->operands ? 1 : 0],
+                            row->command & (M2_CMD_GENERATE | M2_CMD_TOKENIZE)
+                                ? "; a prompt goes behind --prompt, quoted"
+                                : "");
     if (m2_options_has(&options, M2_OPT_QUIET) && m2_options_has(&options, M2_OPT_VERBOSE))
         return m2_cli_usage(&options, "--quiet and --verbose are both given; use one");
     magi2_install_map_guard();
     m2_cli_catch_signals();
     return row->run(&options);
+}
+
+/* The command of that name, or NULL after a message that offers the nearest. */
+static const command_row *find_command(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    }
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (m2_options_distance(name, commands[i].name) > 2) continue;
+        fprintf(stderr, "magi2: unknown command '%s'; did you mean %s?\n", name, commands[i].name);
+        return NULL;
+    }
+    fprintf(stderr, "magi2: unknown command '%s'; magi2 --help lists them\n", name);
+    return NULL;
 }
 
 int main(int argc, char **argv)
@@ -81,18 +106,19 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return M2_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
-        print_usage(stdout);
-        return M2_EXIT_DONE;
-    }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
         printf("magi2 %s\n", magi2_version());
         return M2_EXIT_DONE;
     }
-    for (int i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
+    const int wants_help = strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
+                           strcmp(argv[1], "-h") == 0;
+    if (wants_help && argc == 2) {
+        print_usage(stdout);
+        return M2_EXIT_DONE;
     }
-    fprintf(stderr, "magi2: unknown command '%s'; magi2 --help lists them\n", argv[1]);
-    return M2_EXIT_USAGE;
+    const command_row *row = find_command(argv[wants_help ? 2 : 1]);
+    if (!row) return M2_EXIT_USAGE;
+    if (!wants_help) return run_command(row, argc, argv);
+    print_command_help(row);
+    return M2_EXIT_DONE;
 }

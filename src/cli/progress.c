@@ -34,7 +34,7 @@ static void show_line(m2_cli_progress *progress, const magi2_progress *state)
         n += snprintf(line + n, sizeof line - (size_t)n, "  sigma %.4f  %.2f s/step  %.0f s left",
                       (double)state->sigma, state->step_seconds,
                       state->step_seconds * (state->n_steps - state->step));
-    n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f MiB",
+    n += snprintf(line + n, sizeof line - (size_t)n, "  using %.0f MiB",
                   (double)state->memory_bytes / 1048576.0);
     if (progress->is_terminal) {
         const int blanks = progress->line_length > n ? progress->line_length - n : 0;

@@ -25,7 +25,8 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_PROMPT] = { "prompt", 'p', "TEXT", GEN | M2_CMD_TOKENIZE,
                         "what to show and to be heard; taken as it is, no escapes", NULL },
     [M2_OPT_PROMPT_FILE] = { "prompt-file", 0, "FILE", GEN | M2_CMD_TOKENIZE,
-                             "the prompt is the whole file; \"-\" is stdin", NULL },
+                             "the prompt is the whole file to its last byte; \"-\" is stdin",
+                             NULL },
     [M2_OPT_SAMPLES] = { "samples", 0, "FILE.json", GEN, "a batch of prompts",
                          "batches from a samples file are not built yet" },
     [M2_OPT_IMAGE] = { "image", 0, "FILE", GEN, "first frame of the clip",
@@ -35,7 +36,8 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_NEGATIVE_FILE] = { "negative-file", 0, "FILE", GEN, "the same from a file", NULL },
     [M2_OPT_NO_NEGATIVE] = { "no-negative", 0, NULL, GEN,
                              "no negative prompt: the uncond branch has no text", NULL },
-    [M2_OPT_OUTPUT] = { "output", 'o', "FILE.mp4", RUNS, "the clip to write", NULL },
+    [M2_OPT_OUTPUT] = { "output", 'o', "FILE.mp4", RUNS,
+                        "the clip to write; replaced if it is there", NULL },
     [M2_OPT_TIER] = { "tier", 0, "NAME", GEN | M2_CMD_PLAN,
                       "272p, 540p, 1080p, or one that the model's magi2.json names "
                       "(default: the model's)",
@@ -51,12 +53,15 @@ static const option_row table[M2_OPT_COUNT] = {
                        "start from noise.video and noise.audio of this .safetensors file", NULL },
     [M2_OPT_NOISE_GRID] = { "noise-grid", 0, "SMSxTHREADS", GEN,
                             "draw the noise of another card (default 132x2048: H100, H200)", NULL },
-    [M2_OPT_GUIDANCE_VIDEO] = { "guidance-video", 0, "X", GEN, "guidance scale of the video",
+    [M2_OPT_GUIDANCE_VIDEO] = { "guidance-video", 0, "X", GEN,
+                                "guidance scale of the video (default: the model's, 5 as released)",
                                 NULL },
-    [M2_OPT_GUIDANCE_AUDIO] = { "guidance-audio", 0, "X", GEN, "guidance scale of the sound",
+    [M2_OPT_GUIDANCE_AUDIO] = { "guidance-audio", 0, "X", GEN,
+                                "guidance scale of the sound (default: the model's, 7 as released)",
                                 NULL },
     [M2_OPT_GUIDANCE_RESCALE] = { "guidance-rescale", 0, "X", GEN,
-                                  "0 (off) to 1: pull the deviation back to the cond branch's",
+                                  "0 (off, as released) to 1: pull the deviation back to the cond "
+                                  "branch's",
                                   NULL },
     [M2_OPT_GUIDANCE_TRICK] = { "guidance-trick", 0, "FRAMES:X", GEN,
                                 "the first FRAMES latent frames use at most scale X; \"off\"",
@@ -65,7 +70,8 @@ static const option_row table[M2_OPT_COUNT] = {
                                   "below timestep T the video scale is at most X; \"off\"", NULL },
     [M2_OPT_GUIDANCE_SKIM] = { "guidance-skim", 0, "X", GEN,
                                "skimmed guidance with this scale; \"off\"", NULL },
-    [M2_OPT_OUTPUT_SIZE] = { "output-size", 0, "WxH", RUNS, "exact final size, even numbers",
+    [M2_OPT_OUTPUT_SIZE] = { "output-size", 0, "WxH", RUNS,
+                             "exact final size, even numbers; the picture is stretched to it",
                              NULL },
     [M2_OPT_VIDEO_ENCODER] = { "video-encoder", 0, "NAME", RUNS,
                                "H.264 encoder: libx264, h264_nvenc, libopenh264, h264_vaapi "
@@ -78,7 +84,8 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_ISA] = { "isa", 0, "NAME", RUNS,
                      "instruction set: ref, avx2, avx512 (for tests; same bits)", NULL },
     [M2_OPT_RAM_LIMIT] = { "ram-limit", 0, "SIZE", RUNS,
-                           "refuse a plan that needs more memory, e.g. 12G", NULL },
+                           "refuse a plan that needs more memory, mapped weights counted, e.g. 12G",
+                           NULL },
     [M2_OPT_VRAM_LIMIT] = { "vram-limit", 0, "SIZE", RUNS, "the same of a GPU",
                             "the GPU backends are not built yet" },
     [M2_OPT_LAYOUT] = { "layout", 0, "SPEC", RUNS, "how ranks share the work",
@@ -90,7 +97,9 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_CACHE] = { "cache", 0, "MODE", GEN, "approximate step cache",
                        "approximate modes are not built yet" },
     [M2_OPT_SAVE] = { "save", 0, "DIR", RUNS,
-                      "write latents, features, frames, sound and manifest.json", NULL },
+                      "write video_latent, audio_latent, text, negative_text, frames, wave "
+                      "(.safetensors) and manifest.json with their SHA-256",
+                      NULL },
     [M2_OPT_METRICS] = { "metrics", 0, "DIR", GEN, "a record per rank and step",
                          "step records are not built yet" },
     [M2_OPT_SAVE_LATENT] = { "save-latent", 0, "FILE", GEN,
@@ -98,14 +107,16 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_CHECKPOINT_EVERY] = { "checkpoint-every", 0, "N", GEN,
                                   "write OUTPUT.state every N steps", NULL },
     [M2_OPT_RESUME] = { "resume", 0, "FILE", GEN,
-                        "go on from a state file; same bits as an unbroken run", NULL },
-    [M2_OPT_QUIET] = { "quiet", 'q', NULL, ALL, "errors alone", NULL },
-    [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, ALL, "decisions too", NULL },
+                        "go on from a state file, to the same bits as an unbroken run; takes no "
+                        "--prompt",
+                        NULL },
+    [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS, "errors alone", NULL },
+    [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, RUNS, "decisions too", NULL },
     [M2_OPT_JSON] = { "json", 0, NULL, ALL, "one JSON object a line on stdout", NULL },
     [M2_OPT_HELP] = { "help", 'h', NULL, ALL, "this text", NULL },
 };
 
-static int edit_distance(const char *a, const char *b)
+int m2_options_distance(const char *a, const char *b)
 {
     enum { LONGEST = 32 };
     int row[LONGEST + 1];
@@ -133,7 +144,7 @@ static m2_status fail_unknown(unsigned command, const char *name)
     const char *nearest = NULL;
     for (int i = 0; i < M2_OPT_COUNT; i++) {
         if (!(table[i].commands & command)) continue;
-        const int distance = edit_distance(name, table[i].name);
+        const int distance = m2_options_distance(name, table[i].name);
         if (distance >= best) continue;
         best = distance;
         nearest = table[i].name;

@@ -84,6 +84,9 @@ typedef struct m2_options {
 m2_status m2_options_parse(m2_options *options, unsigned command, int argc, char **argv, int first);
 void m2_options_print_help(FILE *stream, unsigned command);
 
+/* Edits between two words, for "did you mean". */
+int m2_options_distance(const char *a, const char *b);
+
 static inline int m2_options_has(const m2_options *options, m2_option_id id)
 {
     return options->values[id] != NULL;

@@ -21,6 +21,10 @@ double m2_clip_now(void)
 void m2_clip_report(m2_clip *clip, magi2_stage stage, int step, int n_steps)
 {
     if (!clip->request->progress) return;
+    if (stage != MAGI2_STAGE_PREVIEW) {
+        clip->progress.sigma = 0;
+        clip->progress.step_seconds = 0;
+    }
     clip->progress.stage = stage;
     clip->progress.step = step;
     clip->progress.n_steps = n_steps;
@@ -37,9 +41,14 @@ int m2_clip_is_cancelled(const m2_clip *clip)
 m2_status m2_clip_interrupted(m2_clip *clip)
 {
     if (clip->has_state_file)
-        return m2_fail(M2_ERR_INTERRUPTED, "interrupted; its state is kept: go on with --resume %s",
-                       clip->state_path);
-    return m2_fail(M2_ERR_INTERRUPTED, "interrupted before the first step; nothing was kept");
+        return m2_fail(M2_ERR_INTERRUPTED,
+                       "interrupted; its state is kept: go on with --resume %s -o %s",
+                       clip->state_path, clip->request->output);
+    if (clip->request->resume)
+        return m2_fail(M2_ERR_INTERRUPTED, "interrupted; %s is unchanged: give the command again",
+                       clip->request->resume);
+    return m2_fail(M2_ERR_INTERRUPTED,
+                   "interrupted before a step was done; there was nothing to keep");
 }
 
 m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
@@ -121,8 +130,10 @@ m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
              "plan: request %.1f MiB, step %.1f MiB, weights %.1f MiB beside the mapped ones",
              (double)request_bytes / 1048576.0, (double)step_bytes / 1048576.0,
              (double)clip->engine->weights.used / 1048576.0);
-    M2_TRY(m2_memory_check(clip->engine->weights.used, request_bytes + step_bytes,
-                           clip->engine->ram_limit));
+    const m2_memory_plan plan = { .mapped = clip->engine->mapped_bytes,
+                                  .copied = clip->engine->weights.used,
+                                  .wanted = request_bytes + step_bytes };
+    M2_TRY(m2_memory_check(&plan, clip->engine->ram_limit));
     M2_TRY(m2_arena_create(&clip->request_arena, "request", request_bytes));
     M2_TRY(m2_arena_create(&clip->step_arena, "step", step_bytes));
     m2_clip_layout(clip, &clip->request_arena, with_denoise);
@@ -136,10 +147,15 @@ static void pick_paths(m2_clip *clip)
         clip->state_path[0] = '\0';
 }
 
-/* A directory that cannot be written to is known before the first step, not after the last. */
+/* A file that cannot be read or written is known before the first step, not after the last. */
 static m2_status check_outputs(m2_clip *clip)
 {
     const magi2_request *request = clip->request;
+    if (request->noise) {
+        m2_checkpoint *noise = NULL;
+        M2_TRY(m2_checkpoint_open(request->noise, &noise));
+        m2_checkpoint_close(noise);
+    }
     if (request->output) M2_TRY(m2_clip_check_output(clip));
     if (request->save_latent) {
         m2_temp_file probe;
@@ -153,6 +169,12 @@ static m2_status check_outputs(m2_clip *clip)
 static m2_status prepare_request(m2_clip *clip)
 {
     const magi2_request *request = clip->request;
+    if ((request->output && !*request->output) || (request->save_dir && !*request->save_dir) ||
+        (request->save_latent && !*request->save_latent))
+        return m2_fail(M2_ERR_ARG, "an output has an empty name; give it one, or leave it out");
+    if (!request->output && !request->save_dir)
+        return m2_fail(M2_ERR_ARG,
+                       "nowhere to write; name an output file or a directory to save to");
     if (request->resume) {
         M2_TRY(m2_state_read(request->resume, &clip->resumed));
         M2_TRY(m2_state_check_request(&clip->resumed, request));

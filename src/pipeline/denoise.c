@@ -133,11 +133,10 @@ static m2_status check_flags(m2_clip *clip, const loop *it, int step)
     int32_t flags[2];
     ops->download(ops, flags, &it->flags);
     if (!flags[0] && !flags[1]) return M2_OK;
-    return m2_fail(
-        M2_ERR_NUMERIC,
-        "step %d of %d: the velocity of the %s is not finite; nothing was written; check "
-        "the weights with `magi2 inspect`",
-        step, clip->settings.n_steps, flags[0] ? "video" : "sound");
+    return m2_fail(M2_ERR_NUMERIC,
+                   "step %d of %d: the velocity of the %s is not finite; nothing was "
+                   "written; a damaged weight file is likely: compare checksums with the release's",
+                   step, clip->settings.n_steps, flags[0] ? "video" : "sound");
 }
 
 static m2_status restore(m2_clip *clip, loop *it)
@@ -202,6 +201,7 @@ m2_status m2_clip_denoise(m2_clip *clip)
         M2_TRY(restore(clip, &it));
     else
         M2_TRY(m2_clip_noise(clip));
+    clip->progress.sigma = m2_sampler_sigma(it.video_sampler);
     m2_clip_report(clip, MAGI2_STAGE_PREVIEW, is_resumed ? clip->resumed.n_done : 0,
                    clip->settings.n_steps);
     return run_steps(clip, &it);

@@ -58,6 +58,16 @@ static void close_networks(m2_engine *engine)
     engine->audio = NULL;
 }
 
+static size_t checkpoint_bytes(const m2_checkpoint *checkpoint)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < m2_checkpoint_n_tensors(checkpoint); i++) {
+        const m2_ckpt_tensor *tensor = m2_checkpoint_at(checkpoint, i);
+        bytes += (size_t)tensor->count * m2_dtype_bytes(tensor->dtype);
+    }
+    return bytes;
+}
+
 static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
 {
     m2_text_config text_config;
@@ -65,11 +75,12 @@ static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
     M2_TRY(m2_turbo_config_load(paths->video_config, &engine->video_config));
     M2_TRY(m2_oobleck_config_load(paths->audio_config, &engine->audio_config));
     if (text_config.hidden_size != engine->config.arch.text_in_channels)
-        return m2_fail(M2_ERR_MODEL,
-                       "%s: the text encoder gives %d channels, the transformer takes %d "
-                       "(text_in_channels)",
-                       paths->text_config, text_config.hidden_size,
-                       engine->config.arch.text_in_channels);
+        return m2_fail(
+            M2_ERR_MODEL,
+            "%s: the text encoder gives %d channels, the transformer takes %d "
+            "(text_in_channels)%s",
+            paths->text_config, text_config.hidden_size, engine->config.arch.text_in_channels,
+            paths->config[0] ? "" : "; there is no magi2.json, so the released sizes count");
 
     m2_ops measure;
     m2_arena measuring;
@@ -77,7 +88,10 @@ static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
     m2_arena_init_measuring(&measuring, "weights");
     M2_TRY(bind_networks(engine, &measure, &measuring, &text_config));
     close_networks(engine);
-    M2_TRY(m2_memory_check(0, measuring.peak, engine->ram_limit));
+    engine->mapped_bytes =
+        checkpoint_bytes(engine->preview_ckpt) + checkpoint_bytes(engine->text_ckpt);
+    const m2_memory_plan plan = { .mapped = engine->mapped_bytes, .copied = measuring.peak };
+    M2_TRY(m2_memory_check(&plan, engine->ram_limit));
     M2_TRY(m2_arena_create(&engine->weights, "weights", measuring.peak));
     return bind_networks(engine, &engine->ops, &engine->weights, &text_config);
 }

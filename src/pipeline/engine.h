@@ -30,6 +30,7 @@ typedef struct m2_engine {
     size_t ram_limit; /* bytes; 0: none */
 
     m2_arena weights;
+    size_t mapped_bytes; /* of tensors that are used where the files are mapped */
     m2_checkpoint *text_ckpt, *preview_ckpt, *video_ckpt, *audio_ckpt;
     m2_tokenizer *tokenizer;
     m2_text_encoder *text;

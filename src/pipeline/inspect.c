@@ -109,8 +109,9 @@ static void print_part(FILE *stream, int as_json, const part *it, int64_t n_tens
                        const char *fault)
 {
     if (as_json) {
-        json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:b}", "part", it->name, "path", it->path,
-                                 "tensors", (json_int_t)n_tensors, "bytes", bytes, "fits", !fault);
+        json_t *line =
+            json_pack("{s:s, s:s, s:I, s:I, s:b}", "part", it->name, "path", it->path, "tensors",
+                      (json_int_t)n_tensors, "bytes", (json_int_t)bytes, "fits", !fault);
         if (fault) json_object_set_new(line, "error", json_string(fault));
         char *text = json_dumps(line, JSON_COMPACT);
         fprintf(stream, "%s\n", text ? text : "{}");

@@ -12,10 +12,14 @@ size_t m2_memory_peak(void);
 /* Bytes that can still be taken: of the machine, or of the cgroup if that is less. */
 size_t m2_memory_available(void);
 
-/* Errors  M2_ERR_MEMORY: needed, free or allowed, and what to try.
- *   resident  already taken by this engine (counts against the limit alone)
- *   wanted    still to be taken
- *   limit     0: none */
-m2_status m2_memory_check(size_t resident, size_t wanted, size_t limit);
+/* What a plan adds up to, in bytes. */
+typedef struct m2_memory_plan {
+    size_t mapped; /* weights read in place: the system may drop and read them again */
+    size_t copied; /* weights that had to be converted                              */
+    size_t wanted; /* the clip: what is still to be taken                           */
+} m2_memory_plan;
+
+/* Errors  M2_ERR_MEMORY: needed, free or allowed (limit, 0 for none), and what to try */
+m2_status m2_memory_check(const m2_memory_plan *plan, size_t limit);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,41 +258,81 @@ void m2_state_free(m2_clip_state *state)
 /* ---- a resumed run keeps its settings ---- */
 
 typedef struct differences {
-    char text[600];
+    char text[900];
     int n;
 } differences;
 
+__attribute__((format(printf, 2, 3))) static void add(differences *found, const char *format, ...)
+{
+    const size_t used = strlen(found->text);
+    const size_t left = sizeof found->text - used;
+    const int n = snprintf(found->text + used, left, "%s", found->n++ ? "; " : "");
+    if (n < 0 || (size_t)n >= left) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(found->text + used + n, left - (size_t)n, format, args);
+    va_end(args);
+}
+
 static void compare(differences *found, const char *name, double asked, double has)
 {
-    if (asked == MAGI2_DEFAULT || asked == has) return;
-    const size_t used = strlen(found->text);
-    snprintf(found->text + used, sizeof found->text - used, "%s%s %g (asked for %g)",
-             found->n++ ? ", " : "", name, has, asked);
+    if (asked != MAGI2_DEFAULT && asked != has)
+        add(found, "%s %g (asked for %g)", name, has, asked);
+}
+
+/* A variant of guidance: its switch, and its two numbers where it is on in both. */
+static void compare_variant(differences *found, const char *name, int asked, int has,
+                            double asked_first, double has_first, double asked_second,
+                            double has_second)
+{
+    if (asked == MAGI2_DEFAULT) return;
+    if (asked != has)
+        add(found, "%s %s", name, has ? "on" : "off");
+    else if (asked && (asked_first != has_first || asked_second != has_second))
+        add(found, "%s %g:%g (asked for %g:%g)", name, has_first, has_second, asked_first,
+            asked_second);
+}
+
+static void compare_guidance(differences *found, const m2_settings *s, const magi2_request *request)
+{
+    compare(found, "video guidance", request->guidance_video, s->guidance_video);
+    compare(found, "sound guidance", request->guidance_audio, s->guidance_audio);
+    compare(found, "guidance rescale", request->guidance_rescale, s->guidance_rescale);
+    compare_variant(found, "guidance trick", request->guidance_trick, s->use_trick,
+                    request->guidance_trick_frames, s->trick_frames, request->guidance_trick_value,
+                    s->trick_value);
+    compare_variant(found, "dynamic guidance", request->guidance_dynamic, s->use_dynamic,
+                    request->guidance_dynamic_start, s->dynamic_start,
+                    request->guidance_dynamic_cutoff, s->dynamic_cutoff);
+    compare_variant(found, "skimmed guidance", request->guidance_skim, s->use_skim,
+                    request->guidance_skim_scale, s->skim_scale, 0, 0);
 }
 
 m2_status m2_state_check_request(const m2_clip_state *state, const magi2_request *request)
 {
     const m2_settings *s = &state->settings;
     differences found = { "", 0 };
+    if (request->tier && strcmp(request->tier, s->tier) != 0)
+        add(&found, "tier %s (asked for %s)", s->tier, request->tier);
     compare(&found, "steps", request->n_steps, s->n_steps);
     compare(&found, "shift", request->shift, s->shift);
-    compare(&found, "guidance of the video", request->guidance_video, s->guidance_video);
-    compare(&found, "guidance of the sound", request->guidance_audio, s->guidance_audio);
-    compare(&found, "guidance rescale", request->guidance_rescale, s->guidance_rescale);
-    compare(&found, "guidance trick", request->guidance_trick, s->use_trick);
-    compare(&found, "guidance dynamic", request->guidance_dynamic, s->use_dynamic);
-    compare(&found, "guidance skim", request->guidance_skim, s->use_skim);
-    if (request->seed != MAGI2_SEED_DEFAULT && request->seed != s->seed)
-        compare(&found, "seed", (double)request->seed, (double)s->seed);
-    if (request->noise) compare(&found, "given noise", 1, s->has_given_noise);
-    if (request->tier && strcmp(request->tier, s->tier) != 0) compare(&found, request->tier, 1, 0);
+    compare_guidance(&found, s, request);
+    if (!request->use_negative && s->use_negative) add(&found, "a negative prompt");
+    if (request->seed != MAGI2_SEED_DEFAULT && (s->has_given_noise || request->seed != s->seed))
+        add(&found, "seed %lld (asked for %lld)", (long long)s->seed, (long long)request->seed);
+    if (request->noise) add(&found, "its own noise (asked for %s)", request->noise);
+    /* 132 x 2048 is what a request has that asks for nothing. */
+    if ((request->noise_sms != 132 || request->noise_threads != 2048) &&
+        (request->noise_sms != s->noise_sms || request->noise_threads != s->noise_threads))
+        add(&found, "noise grid %dx%d", s->noise_sms, s->noise_threads);
     if (request->prompt && strcmp(request->prompt, state->prompt) != 0)
-        compare(&found, "the same prompt", 1, 0);
+        add(&found, "another prompt, \"%.80s\"", state->prompt);
     if (request->negative && (!state->negative || strcmp(request->negative, state->negative) != 0))
-        compare(&found, "the same negative prompt", 1, 0);
+        add(&found, "another negative prompt");
     if (found.n == 0) return M2_OK;
-    return m2_fail(M2_ERR_ARG,
-                   "a resumed run keeps its settings; the state file has %s; leave these "
-                   "options out",
-                   found.text);
+    return m2_fail(
+        M2_ERR_ARG,
+        "a resumed run keeps its settings, and the state file has: %s; leave these options "
+        "out",
+        found.text);
 }

@@ -53,7 +53,7 @@ static void equal_runs_give_equal_files_and_nothing_else(void **state)
     run_ok(&result, dir, "generate " PROMPT " --steps 2 --seed 7 -o a.mp4 --save s1");
     run_ok(&other, dir, "generate " PROMPT " --steps 2 --seed 7 -o b.mp4 --save s2 --threads 1");
     assert_non_null(strstr(result.out, "seed 7"));
-    assert_non_null(strstr(result.out, "125 frames at 25/2, 441000 samples at 44100 Hz"));
+    assert_non_null(strstr(result.out, "125 frames at 12.5/s, 441000 samples at 44100 Hz"));
     assert_same_file(dir, "a.mp4", "b.mp4");
     assert_same_file(dir, "s1/manifest.json", "s2/manifest.json");
     assert_int_equal(cli_count_files(dir, 1), 0);
@@ -104,7 +104,7 @@ static void an_interrupted_run_resumes_to_the_same_bits(void **state)
     assert_int_equal(cli_count_files(dir, 1), 0);
     size_t n;
     char *log = read_whole(dir, "log", &n);
-    assert_non_null(strstr(log, "--resume part.mp4.state"));
+    assert_non_null(strstr(log, "--resume part.mp4.state -o part.mp4"));
     free(log);
     run_ok(&result, dir, "generate --resume part.mp4.state -o part.mp4 --save part");
     assert_same_file(dir, "whole.mp4", "part.mp4");
@@ -125,6 +125,18 @@ static void a_resumed_run_refuses_other_settings(void **state)
     assert_non_null(strstr(result.err, "steps 2 (asked for 3)"));
     cli_run(&result, dir, "generate --resume kept.safetensors -p 'another' -o b.mp4");
     assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "another prompt, \"a red ball"));
+    static const char *const others[] = {
+        "--no-negative", "--noise-grid 108x2048", "--seed 5",
+        "--tier 272p",   "--guidance-trick 3:1",  "--negative x"
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char arguments[200];
+        snprintf(arguments, sizeof arguments, "generate --resume kept.safetensors -o b.mp4 %s",
+                 others[i]);
+        cli_run(&result, dir, arguments);
+        if (result.code != 2) fail_msg("%s: exit %d: %s", others[i], result.code, result.err);
+    }
     m2_test_remove_tree(dir);
 }
 

@@ -189,6 +189,11 @@ static void a_request_without_a_prompt_is_refused(void **state)
     clip_env *env = *state;
     magi2_engine *engine = open_engine(env, NULL, 1);
     magi2_request request = tiny_request(NULL, 1);
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_ARG);
+    assert_non_null(strstr(magi2_last_error(), "nowhere to write"));
+    assert_int_equal(magi2_generate(engine, NULL, NULL), MAGI2_ERR_ARG);
+    assert_int_equal(magi2_open(NULL, &engine), MAGI2_ERR_ARG);
+    request.save_dir = env->dir;
     request.prompt = "";
     assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_ARG);
     request.prompt = "broken \xe9 text";
