@@ -51,20 +51,7 @@ void magi2_params_init(magi2_params *params)
 
 void magi2_request_init(magi2_request *request)
 {
-    *request = (magi2_request){
-        .seed = MAGI2_SEED_DEFAULT,
-        .noise_sms = 132,
-        .noise_threads = 2048,
-        .n_steps = MAGI2_DEFAULT,
-        .shift = MAGI2_DEFAULT,
-        .guidance_video = MAGI2_DEFAULT,
-        .guidance_audio = MAGI2_DEFAULT,
-        .guidance_rescale = MAGI2_DEFAULT,
-        .guidance_trick = MAGI2_DEFAULT,
-        .guidance_dynamic = MAGI2_DEFAULT,
-        .guidance_skim = MAGI2_DEFAULT,
-        .use_negative = 1,
-    };
+    m2_clip_request_init(request);
 }
 
 static magi2_status fail_null(const char *function)

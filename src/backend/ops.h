@@ -425,8 +425,9 @@ typedef struct m2_snake_args {
 
 #define M2_OPS(X)                                                                                  \
     X(linear)                                                                                      \
-    X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate) X(find_nonfinite)        \
-        X(attention) X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)   \
+    X(rms_norm)                                                                                    \
+    X(add) X(gather_rows) X(convert) X(transpose) X(activate) X(find_nonfinite) X(attention)       \
+        X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)                \
             X(qk_norm_rope) X(attention_gate) X(swiglu7) X(moe_logits) X(moe_select)               \
                 X(moe_dispatch) X(moe_ffn) X(guidance_mix) X(guidance_skim) X(guidance_rescale)    \
                     X(combine) X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul)    \

@@ -9,11 +9,31 @@
 
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 
+/* Bytes of the character at `c`, 0 if it is none of UTF-8. */
+static int utf8_length(const unsigned char *c)
+{
+    const int n = *c < 0x80                 ? 1
+                  : *c >= 0xc2 && *c < 0xe0 ? 2
+                  : *c >= 0xe0 && *c < 0xf0 ? 3
+                  : *c >= 0xf0 && *c < 0xf5 ? 4
+                                            : 0;
+    for (int i = 1; i < n; i++) {
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    }
+    return n;
+}
+
 void m2_cli_json_string(FILE *stream, const char *text)
 {
     fputc('"', stream);
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
+        const int n_whole = utf8_length(c);
+        if (n_whole == 0) {
+            fputs("\\ufffd", stream); /* a byte of a file name that is no text */
+        } else if (n_whole > 1) {
+            fwrite(c, 1, (size_t)n_whole, stream);
+            c += n_whole - 1;
+        } else if (*c == '"' || *c == '\\')
             fprintf(stream, "\\%c", *c);
         else if (*c == '\n')
             fputs("\\n", stream);
@@ -188,10 +208,15 @@ void m2_cli_catch_signals(void)
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     action.sa_flags = SA_NODEFER; /* the second one re-raises itself from inside the handler */
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    static const int caught[] = { SIGINT, SIGTERM, SIGHUP };
+    for (size_t i = 0; i < sizeof caught / sizeof caught[0]; i++) {
+        /* What the caller ignores (nohup, jobs in the background) stays ignored. */
+        struct sigaction before;
+        if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigaction(caught[i], &action, NULL);
+    }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is then an error like a full disk */
 }
 
 const volatile int *m2_cli_cancel_flag(void)

@@ -1,13 +1,18 @@
 /* cmd_report.c - the commands that print a text: inspect, tokenize, doctor. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int print_text(const m2_options *options, magi2_status status, char *text)
 {
-    if (text) fputs(text, stdout);
-    fflush(stdout);
+    const int has_failed = text && (fputs(text, stdout) < 0 || fflush(stdout) != 0);
     magi2_free(text);
+    if (has_failed) {
+        fprintf(stderr, "magi2: stdout cannot be written: %s\n", strerror(errno));
+        return M2_EXIT_FAILED;
+    }
     return status == MAGI2_OK ? M2_EXIT_DONE : m2_cli_fail(options, m2_cli_exit_code(status));
 }
 

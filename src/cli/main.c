@@ -60,9 +60,8 @@ static void print_command_help(const command_row *row)
 static int run_command(const command_row *row, int argc, char **argv)
 {
     m2_options options;
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--") == 0) break;
-        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+    if (row->not_built && argc > 2 &&
+        (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
         print_command_help(row);
         return M2_EXIT_DONE;
     }
@@ -72,6 +71,10 @@ static int run_command(const command_row *row, int argc, char **argv)
     }
     if (m2_options_parse(&options, row->command, argc, argv, 2) != M2_OK)
         return m2_cli_fail(NULL, M2_EXIT_USAGE);
+    if (m2_options_has(&options, M2_OPT_HELP)) {
+        print_command_help(row);
+        return M2_EXIT_DONE;
+    }
     if (options.n_operands > (row->operands ? 1 : 0))
         return m2_cli_usage(&options, "%s: unexpected argument '%s'%s", row->name,
                             options.operands[row->operands ? 1 : 0],

@@ -337,7 +337,7 @@ m2_status m2_options_bytes(const m2_options *options, m2_option_id id, size_t *b
             if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0) end += strlen(end);
         }
     }
-    if (end == text || *end || !isfinite(number) || number <= 0 || number * unit > 1e18)
+    if (end == text || *end || !isfinite(number) || number * unit < 1 || number * unit > 1e18)
         return m2_fail(M2_ERR_ARG, "--%s %s: must be a size such as 12G, 512M or 1048576",
                        table[id].name, text);
     *bytes_out = (size_t)(number * unit);

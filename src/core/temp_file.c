@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdint.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +41,32 @@ static void free_slot(m2_temp_file *file)
     file->path[0] = '\0';
 }
 
+/* A new file in the target's directory under a short name of its own: the target's name may already
+ * be as long as names can be.  open() applies the umask; mkstemp() would not, and reading the umask
+ * means to change it for every thread.  Gives back its descriptor, or -1 and errno. */
+static int create_beside(char *path, size_t bytes, const char *target, int dir)
+{
+    /* The target's own name must be one that the file system takes. */
+    const int own = open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (own >= 0)
+        close(own);
+    else if (errno == ENAMETOOLONG)
+        return -1;
+    for (int attempt = 0; attempt < 100; attempt++) {
+        uint64_t number;
+        if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) return -1;
+        const int n =
+            snprintf(path, bytes, "%.*s.magi2-%016llx", dir, target, (unsigned long long)number);
+        if (n < 0 || (size_t)n >= bytes) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
 m2_status m2_temp_create(m2_temp_file *file, const char *target)
 {
     file->slot = -1;
@@ -62,21 +90,12 @@ m2_status m2_temp_create(m2_temp_file *file, const char *target)
     /* Hidden, so that a listing of results does not show it. */
     const char *slash = strrchr(target, '/');
     const int dir = slash ? (int)(slash - target) + 1 : 0;
-    const int n =
-        snprintf(file->path, sizeof file->path, "%.*s.%s.XXXXXX", dir, target, target + dir);
-    if (n < 0 || (size_t)n >= sizeof file->path) {
-        file->path[0] = '\0';
-        return m2_fail(M2_ERR_ARG, "%.200s...: the file name is too long", target);
-    }
-    const int fd = mkstemp(file->path);
+    const int fd = create_beside(file->path, sizeof file->path, target, dir);
     if (fd < 0) {
         const int error = errno;
         file->path[0] = '\0';
         return m2_fail(M2_ERR_IO, "%s: cannot be written: %s", target, strerror(error));
     }
-    const mode_t mask = umask(0);
-    umask(mask);
-    fchmod(fd, 0666 & ~mask);
     close(fd);
     file->slot = take_slot(file->path);
     return M2_OK;

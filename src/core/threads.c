@@ -295,6 +295,10 @@ m2_status m2_pool_create(int n_threads, m2_pool **pool_out)
     /* Signals are the main thread's business. */
     sigset_t all, before;
     sigfillset(&all);
+    /* Faults of an instruction go to the thread that runs it: blocked, they would end the process
+     * without the handler that names the file behind a lost page. */
+    static const int faults[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP };
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
     for (int i = 1; i < n_threads && !error; i++) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,8 +43,9 @@ m2_status m2_clip_interrupted(m2_clip *clip)
 {
     if (clip->has_state_file)
         return m2_fail(M2_ERR_INTERRUPTED,
-                       "interrupted; its state is kept: go on with --resume %s -o %s",
-                       clip->state_path, clip->request->output);
+                       "interrupted; its state is kept: go on with --resume %s %s %s",
+                       clip->state_path, clip->request->output ? "-o" : "--save",
+                       clip->request->output ? clip->request->output : clip->request->save_dir);
     if (clip->request->resume)
         return m2_fail(M2_ERR_INTERRUPTED, "interrupted; %s is unchanged: give the command again",
                        clip->request->resume);
@@ -83,6 +85,24 @@ m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
     const m2_status status = m2_state_write(path, &state);
     free(memory);
     return status;
+}
+
+void m2_clip_request_init(magi2_request *request)
+{
+    *request = (magi2_request){
+        .seed = MAGI2_SEED_DEFAULT,
+        .noise_sms = 132,
+        .noise_threads = 2048,
+        .n_steps = MAGI2_DEFAULT,
+        .shift = MAGI2_DEFAULT,
+        .guidance_video = MAGI2_DEFAULT,
+        .guidance_audio = MAGI2_DEFAULT,
+        .guidance_rescale = MAGI2_DEFAULT,
+        .guidance_trick = MAGI2_DEFAULT,
+        .guidance_dynamic = MAGI2_DEFAULT,
+        .guidance_skim = MAGI2_DEFAULT,
+        .use_negative = 1,
+    };
 }
 
 /* ---- a clip from a request ---- */
@@ -140,11 +160,53 @@ m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
     return M2_OK;
 }
 
-static void pick_paths(m2_clip *clip)
+/* Beside the file, or in the directory of a run that only saves. */
+static m2_status pick_state_path(m2_clip *clip)
 {
-    if (clip->request->output && snprintf(clip->state_path, sizeof clip->state_path, "%s.state",
-                                          clip->request->output) >= (int)sizeof clip->state_path)
-        clip->state_path[0] = '\0';
+    const magi2_request *request = clip->request;
+    const int n = request->output ? snprintf(clip->state_path, sizeof clip->state_path, "%s.state",
+                                             request->output)
+                                  : snprintf(clip->state_path, sizeof clip->state_path,
+                                             "%s/clip.state", request->save_dir);
+    if (n >= (int)sizeof clip->state_path)
+        return m2_fail(M2_ERR_ARG, "the name of the output is too long");
+    return M2_OK;
+}
+
+static int is_same_file(const char *a, const char *b)
+{
+    struct stat info_a, info_b;
+    if (strcmp(a, b) == 0) return 1;
+    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
+           info_a.st_ino == info_b.st_ino;
+}
+
+static m2_status probe_file(const char *path)
+{
+    m2_temp_file probe;
+    M2_TRY(m2_temp_create(&probe, path));
+    m2_temp_discard(&probe);
+    return M2_OK;
+}
+
+static m2_status probe_save_dir(m2_clip *clip)
+{
+    static const char *const names[] = { "video_latent.safetensors",
+                                         "audio_latent.safetensors",
+                                         "text.safetensors",
+                                         "negative_text.safetensors",
+                                         "frames.safetensors",
+                                         "wave.safetensors",
+                                         "manifest.json" };
+    M2_TRY(m2_save_open(clip->request->save_dir, &clip->save));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[4096];
+        if (snprintf(path, sizeof path, "%s/%s", clip->request->save_dir, names[i]) >=
+            (int)sizeof path)
+            return m2_fail(M2_ERR_ARG, "the name of the directory to save to is too long");
+        M2_TRY(probe_file(path));
+    }
+    return M2_OK;
 }
 
 /* A file that cannot be read or written is known before the first step, not after the last. */
@@ -158,12 +220,16 @@ static m2_status check_outputs(m2_clip *clip)
     }
     if (request->output) M2_TRY(m2_clip_check_output(clip));
     if (request->save_latent) {
-        m2_temp_file probe;
-        M2_TRY(m2_temp_create(&probe, request->save_latent));
-        m2_temp_discard(&probe);
+        if (is_same_file(request->save_latent, clip->state_path) ||
+            (request->output && is_same_file(request->save_latent, request->output)))
+            return m2_fail(M2_ERR_ARG,
+                           "%s: the latents cannot be kept under the name of the clip or "
+                           "of its state file; use another",
+                           request->save_latent);
+        M2_TRY(probe_file(request->save_latent));
     }
-    if (request->save_dir) M2_TRY(m2_save_open(request->save_dir, &clip->save));
-    return M2_OK;
+    if (request->save_dir) M2_TRY(probe_save_dir(clip));
+    return probe_file(clip->state_path);
 }
 
 static m2_status prepare_request(m2_clip *clip)
@@ -175,6 +241,9 @@ static m2_status prepare_request(m2_clip *clip)
     if (!request->output && !request->save_dir)
         return m2_fail(M2_ERR_ARG,
                        "nowhere to write; name an output file or a directory to save to");
+    if (request->checkpoint_every < 0 || request->checkpoint_every > 1000)
+        return m2_fail(M2_ERR_ARG, "a state file every %d steps: must be from 0 (none) to 1000",
+                       request->checkpoint_every);
     if (request->resume) {
         M2_TRY(m2_state_read(request->resume, &clip->resumed));
         M2_TRY(m2_state_check_request(&clip->resumed, request));
@@ -191,8 +260,8 @@ static m2_status prepare_request(m2_clip *clip)
         clip->prompt = request->prompt;
         clip->negative = request->negative;
     }
-    pick_paths(clip);
-    return M2_OK;
+    if (!clip->settings.use_negative) clip->negative = NULL;
+    return pick_state_path(clip);
 }
 
 static m2_status save_inputs(m2_clip *clip)
@@ -212,10 +281,8 @@ static m2_status keep_latents(m2_clip *clip)
     const int n_steps = clip->settings.n_steps;
     if (clip->request->save_latent)
         M2_TRY(m2_clip_write_state(clip, clip->request->save_latent, n_steps, NULL, NULL));
-    if (clip->state_path[0]) {
-        M2_TRY(m2_clip_write_state(clip, clip->state_path, n_steps, NULL, NULL));
-        clip->has_state_file = 1;
-    }
+    M2_TRY(m2_clip_write_state(clip, clip->state_path, n_steps, NULL, NULL));
+    clip->has_state_file = 1;
     return M2_OK;
 }
 
@@ -242,7 +309,9 @@ static m2_status run_stages(m2_clip *clip)
     if (m2_clip_is_cancelled(clip)) return m2_clip_interrupted(clip);
     M2_TRY(m2_clip_decode(clip));
     /* The clip is whole: its state file has done its work. */
-    if (clip->has_state_file && clip->request->output) unlink(clip->state_path);
+    if (clip->has_state_file ||
+        (clip->request->resume && is_same_file(clip->request->resume, clip->state_path)))
+        unlink(clip->state_path);
     return M2_OK;
 }
 
@@ -295,8 +364,18 @@ m2_status m2_clip_generate(m2_engine *engine, const magi2_request *request, magi
 m2_status m2_clip_decode_file(m2_engine *engine, const char *path, const magi2_request *request,
                               magi2_result *result)
 {
-    magi2_request from_file = *request;
+    /* Only what decode's own comment names; all else comes from the file. */
+    magi2_request from_file;
+    m2_clip_request_init(&from_file);
     from_file.resume = path;
+    from_file.output = request->output;
+    from_file.output_width = request->output_width;
+    from_file.output_height = request->output_height;
+    from_file.video_encoder = request->video_encoder;
+    from_file.save_dir = request->save_dir;
+    from_file.progress = request->progress;
+    from_file.progress_user = request->progress_user;
+    from_file.cancel = request->cancel;
     m2_clip_state state;
     M2_TRY(m2_state_read(path, &state));
     const int n_left = state.settings.n_steps - state.n_done;

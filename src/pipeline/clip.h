@@ -29,12 +29,15 @@ typedef struct m2_clip {
     m2_clip_state resumed; /* of --resume, else empty                       */
     m2_save *save;         /* NULL without save_dir                         */
     const m2_trace *trace; /* NULL: none; sees "step0.velocity.video" ...   */
-    char state_path[4096]; /* OUTPUT.state, "" if nothing is written there  */
+    char state_path[4096]; /* OUTPUT.state, or clip.state in save_dir      */
     int has_state_file;
     double begin; /* seconds, monotonic                            */
     magi2_progress progress;
     magi2_result result;
 } m2_clip;
+
+/* A request that asks for nothing but the defaults. */
+void m2_clip_request_init(magi2_request *request);
 
 /* Seconds of a clock that only goes forward. */
 double m2_clip_now(void);

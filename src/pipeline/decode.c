@@ -36,7 +36,9 @@ static m2_status emit_frames(void *user, int64_t first_frame, const m2_tensor *f
                                     s->output_width, s->output_height));
             frame = out->resized;
         }
-        M2_TRY(m2_mp4_write_frame(out->mp4, frame));
+        const m2_status status = m2_mp4_write_frame(out->mp4, frame);
+        if (status == M2_ERR_INTERRUPTED) return m2_clip_interrupted(clip);
+        M2_TRY(status);
     }
     m2_clip_report(clip, MAGI2_STAGE_DECODE, ++out->n_windows_done, out->n_windows + 1);
     return m2_clip_is_cancelled(clip) ? m2_clip_interrupted(clip) : M2_OK;

@@ -182,7 +182,7 @@ static m2_status run_steps(m2_clip *clip, loop *it)
         m2_clip_report(clip, MAGI2_STAGE_PREVIEW, done, s->n_steps);
         const int is_last = done == s->n_steps;
         const int is_cancelled = m2_clip_is_cancelled(clip) && !is_last;
-        if (clip->state_path[0] && !is_last && (is_cancelled || (every && done % every == 0)))
+        if (!is_last && (is_cancelled || (every && done % every == 0)))
             M2_TRY(save_state(clip, it, done));
         if (is_cancelled) return m2_clip_interrupted(clip);
     }

@@ -222,7 +222,12 @@ static m2_status read_all(const m2_checkpoint *checkpoint, m2_clip_state *state)
     const char *n_done = m2_checkpoint_metadata(checkpoint, "steps_done");
     if (!prompt || !n_done)
         return m2_fail(M2_ERR_FORMAT, "%s: prompt or steps_done is missing in its metadata", path);
-    state->n_done = atoi(n_done);
+    char *end = NULL;
+    const long steps_done = strtol(n_done, &end, 10);
+    if (end == n_done || *end || steps_done < 0 || steps_done > 1000)
+        return m2_fail(M2_ERR_FORMAT, "%s: its steps_done is '%.20s', not a number of steps", path,
+                       n_done);
+    state->n_done = (int)steps_done;
     state->prompt = strdup(prompt);
     state->negative = negative ? strdup(negative) : NULL;
     if (!state->prompt || (negative && !state->negative))

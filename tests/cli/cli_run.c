@@ -21,8 +21,8 @@ void cli_run(cli_result *result, const char *dir, const char *arguments)
 {
     char command[8192];
     char *logs = m2_test_make_dir();
-    snprintf(command, sizeof command, "cd '%s' && </dev/null >%s/out 2>%s/err MAGI2_MODEL= '%s' %s",
-             dir, logs, logs, M2_MAGI2_PATH, arguments);
+    snprintf(command, sizeof command, "cd '%s' && </dev/null >%s/out 2>%s/err '%s' %s", dir, logs,
+             logs, M2_MAGI2_PATH, arguments);
     const int status = system(command);
     result->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     char path[300];

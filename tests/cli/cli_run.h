@@ -10,7 +10,7 @@ typedef struct cli_result {
     char err[65536]; /* stderr, cut                     */
 } cli_result;
 
-/* Run `magi2 ARGUMENTS` through the shell, in `dir`. */
+/* Run `magi2 ARGUMENTS` through the shell, in `dir`, with the environment of the test. */
 void cli_run(cli_result *result, const char *dir, const char *arguments);
 
 /* Files of a directory that are not hidden, and those that are. */

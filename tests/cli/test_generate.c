@@ -1,6 +1,7 @@
 #include "support/check.h"
 
 #include "cli_run.h"
+#include "pipeline/clip_run.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,10 @@
 #include <unistd.h>
 
 #define PROMPT "-p 'a red ball bouncing on a blue background'"
+
+/* Shell: until the log of a run shows a line, for a minute at most. */
+#define WAIT_FOR(pattern)                                                                          \
+    "for i in $(seq 3000); do grep -q '" pattern "' log 2>/dev/null && break; sleep 0.02; done;"
 
 static cli_result result, other;
 
@@ -92,9 +97,9 @@ static void an_interrupted_run_resumes_to_the_same_bits(void **state)
     run_ok(&result, dir, "generate " PROMPT " --steps 6 --seed 3 -o whole.mp4 --save whole");
     /* Stop it once the second step is reported. */
     snprintf(command, sizeof command,
-             "cd '%s' && rm -f log && ('%s' generate " PROMPT
+             "cd '%s' && rm -f log && (env --default-signal=INT '%s' generate " PROMPT
              " --steps 6 --seed 3 -o part.mp4 2>log & pid=$!; "
-             "while ! grep -q 'preview 2/6' log; do sleep 0.02; done; kill -INT $pid; wait $pid)",
+             "" WAIT_FOR("preview 2/6") " kill -INT $pid; wait $pid)",
              dir, M2_MAGI2_PATH);
     const int status = system(command);
     assert_true(WIFEXITED(status));
@@ -164,13 +169,100 @@ static void a_second_signal_ends_at_once_without_litter(void **state)
     char *dir = m2_test_make_dir();
     char command[2048];
     snprintf(command, sizeof command,
-             "cd '%s' && ('%s' generate " PROMPT " --steps 500 -o a.mp4 2>log & pid=$!; "
-             "while ! grep -q 'preview 1/500' log; do sleep 0.02; done; kill -INT $pid; "
-             "sleep 0.01; kill -INT $pid; wait $pid; test $? -ne 0)",
+             "cd '%s' && (env --default-signal=INT '%s' generate " PROMPT
+             " --steps 500 -o a.mp4 2>log & pid=$!; "
+             "" WAIT_FOR("preview 1/500") " kill -INT $pid; "
+                                          "sleep 0.01; kill -INT $pid; wait $pid; test $? -ne 0)",
              dir, M2_MAGI2_PATH);
     assert_int_equal(system(command), 0);
     assert_false(cli_exists(dir, "a.mp4"));
     assert_int_equal(cli_count_files(dir, 1), 0);
+    m2_test_remove_tree(dir);
+}
+
+/* What cannot be written is known before the first step: hours of work hang on it. */
+static void outputs_that_cannot_be_written_are_found_before_the_first_step(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *prepare, *arguments, *part;
+    } cases[] = {
+        { "mkdir s.mp4.state", "-o s.mp4", "s.mp4.state" },
+        { "mkdir -p sd/wave.safetensors", "--save sd", "sd/wave.safetensors" },
+        { "true", "--save /proc/self", "/proc/self" },
+        { "true", "-o a.mp4 --save-latent a.mp4", "use another" },
+        { "true", "-o a.mp4 --save-latent a.mp4.state", "use another" },
+        { "true", "-o $(head -c 252 /dev/zero | tr '\\0' n)", "name too long" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *dir = m2_test_make_dir();
+        char command[600], arguments[600];
+        snprintf(command, sizeof command, "cd '%s' && %s", dir, cases[i].prepare);
+        assert_int_equal(system(command), 0);
+        snprintf(arguments, sizeof arguments, "generate " PROMPT " --steps 500 %s",
+                 cases[i].arguments);
+        cli_run(&result, dir, arguments);
+        if (result.code == 0 || !strstr(result.err, cases[i].part) ||
+            strstr(result.err, "preview 0/"))
+            fail_msg("%s: exit %d: %s", cases[i].arguments, result.code, result.err);
+        assert_int_equal(cli_count_files(dir, 1), 0);
+        m2_test_remove_tree(dir);
+    }
+}
+
+/* A run that only saves keeps its state too, and one interrupted behind the last step leaves none
+ * once it is finished. */
+static void states_go_when_they_have_done_their_work(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char command[2048];
+    snprintf(command, sizeof command,
+             "cd '%s' && (env --default-signal=INT '%s' generate " PROMPT
+             " --steps 6 --save s 2>log & pid=$!; "
+             "" WAIT_FOR("preview 2/6") " kill -INT $pid; wait $pid)",
+             dir, M2_MAGI2_PATH);
+    int status = system(command);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_true(cli_exists(dir, "s/clip.state"));
+    run_ok(&result, dir, "generate --resume s/clip.state --save s");
+    assert_false(cli_exists(dir, "s/clip.state"));
+    snprintf(command, sizeof command,
+             "cd '%s' && (env --default-signal=INT '%s' generate " PROMPT
+             " --steps 1 -o d.mp4 2>log & pid=$!; "
+             "" WAIT_FOR("decode  0/") " kill -INT $pid; wait $pid)",
+             dir, M2_MAGI2_PATH);
+    status = system(command);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_true(cli_exists(dir, "d.mp4.state"));
+    run_ok(&result, dir, "generate --resume d.mp4.state -o d.mp4");
+    assert_false(cli_exists(dir, "d.mp4.state"));
+    m2_test_remove_tree(dir);
+}
+
+/* A limit on file sizes is an error like a full disk; ignored signals stay ignored. */
+static void limits_and_ignored_signals_are_respected(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char command[2048];
+    snprintf(command, sizeof command,
+             "cd '%s' && ulimit -f 20 && '%s' generate " PROMPT
+             " --steps 1 -q -o a.mp4 2>/dev/null",
+             dir, M2_MAGI2_PATH);
+    const int status = system(command);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_false(cli_exists(dir, "a.mp4"));
+    assert_int_equal(cli_count_files(dir, 1), 0);
+    snprintf(command, sizeof command,
+             "cd '%s' && (trap '' HUP; exec '%s' generate " PROMPT
+             " --steps 2 -o b.mp4 2>log) & pid=$!; "
+             "cd '%s'; " WAIT_FOR("preview 1/2") " "
+                                                 "kill -HUP $pid; wait $pid",
+             dir, M2_MAGI2_PATH, dir);
+    assert_int_equal(system(command), 0);
+    assert_true(cli_exists(dir, "b.mp4"));
     m2_test_remove_tree(dir);
 }
 
@@ -187,6 +279,25 @@ static void too_little_memory_is_said_before_the_first_step(void **state)
     m2_test_remove_tree(dir);
 }
 
+static char *model_root;
+
+/* A small picture: what is tested here does not depend on its size. */
+static int use_tiny_model(void **state)
+{
+    (void)state;
+    char model_dir[4096];
+    model_root = m2_test_make_dir();
+    clip_make_tiny_model(model_root, model_dir);
+    return setenv("MAGI2_MODEL", model_dir, 1);
+}
+
+static int remove_tiny_model(void **state)
+{
+    (void)state;
+    m2_test_remove_tree(model_root);
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,7 +307,10 @@ int main(void)
         cmocka_unit_test(a_resumed_run_refuses_other_settings),
         cmocka_unit_test(a_kept_latent_decodes_to_the_same_clip),
         cmocka_unit_test(a_second_signal_ends_at_once_without_litter),
+        cmocka_unit_test(outputs_that_cannot_be_written_are_found_before_the_first_step),
+        cmocka_unit_test(states_go_when_they_have_done_their_work),
+        cmocka_unit_test(limits_and_ignored_signals_are_respected),
         cmocka_unit_test(too_little_memory_is_said_before_the_first_step),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, use_tiny_model, remove_tiny_model);
 }

@@ -3,6 +3,7 @@
 #include "cli_run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Every wrong use is exit 2 with a message that names the thing, before anything is loaded and with
@@ -151,6 +152,7 @@ static void prompts_are_taken_as_they_are(void **state)
 
 int main(void)
 {
+    unsetenv("MAGI2_MODEL");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_use_exits_2_and_names_the_fault),
         cmocka_unit_test(faults_of_files_exit_1_and_name_the_file),

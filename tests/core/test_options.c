@@ -142,7 +142,7 @@ static void pairs_and_sizes_are_read_strictly(void **state)
     options.values[M2_OPT_RAM_LIMIT] = "1.5G";
     check_ok(m2_options_bytes(&options, M2_OPT_RAM_LIMIT, &bytes));
     assert_true(bytes == (size_t)3 << 29);
-    static const char *const bad_sizes[] = { "", "G", "0", "-1G", "1X", "1GG" };
+    static const char *const bad_sizes[] = { "", "G", "0", "0.5", "-1G", "1X", "1GG" };
     for (size_t i = 0; i < sizeof bad_sizes / sizeof bad_sizes[0]; i++) {
         options.values[M2_OPT_RAM_LIMIT] = bad_sizes[i];
         check_fails(m2_options_bytes(&options, M2_OPT_RAM_LIMIT, &bytes), M2_ERR_ARG,

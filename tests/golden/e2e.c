@@ -149,7 +149,7 @@ int e2e_begin(e2e_case *it, const m2_tensor *text, const m2_tensor *null_text, i
         return 0;
     }
     memset(&it->clip, 0, sizeof it->clip);
-    magi2_request_init(&it->request);
+    m2_clip_request_init(&it->request);
     it->request.noise = it->path;
     it->clip.engine = it->engine;
     it->clip.request = &it->request;

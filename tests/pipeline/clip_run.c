@@ -43,6 +43,9 @@ void clip_make_tiny_model(const char *dir, char model_dir[4096])
     const size_t head = (size_t)(tiers - config) + strlen("\"tiers\": {");
     fwrite(config, 1, head, file);
     fputs("\"tiny\": {\"width\": 32, \"height\": 32},", file);
+    char *default_tier = strstr(config + head, "\"default_tier\": \"demo\"");
+    assert_non_null(default_tier);
+    memcpy(default_tier + strlen("\"default_tier\": \""), "tiny", 4);
     fputs(config + head, file);
     fclose(file);
     free(config);

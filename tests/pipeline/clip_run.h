@@ -5,7 +5,7 @@
 #include "core/tensor.h"
 #include "magi2.h"
 
-/* The demo model with a tier "tiny" of 32x32 pixels, by links, in `dir`/model. */
+/* The demo model with a tier "tiny" of 32x32 pixels as its default, by links, in `dir`/model. */
 void clip_make_tiny_model(const char *dir, char model_dir[4096]);
 
 /* An array that a run saved below `dir`; the values are malloc'd. */

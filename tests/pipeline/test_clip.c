@@ -135,6 +135,44 @@ static void one_nan_weight_fails_within_a_step_and_writes_nothing(void **state)
     magi2_close(engine);
 }
 
+/* The video decoder's weights too: its black frames would be a clip like any other. */
+static void nan_weights_of_the_video_decoder_fail_the_run(void **state)
+{
+    clip_env *env = *state;
+    char link[5000], path[5100], output[5000];
+    snprintf(link, sizeof link, "%s/turbo_vae", env->model);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(mkdir(link, 0777), 0);
+    snprintf(path, sizeof path, "%s/TurboV3-Wan22-TinyShallow_7_7.json", link);
+    assert_int_equal(symlink(M2_DEMO_DIR "/turbo_vae/TurboV3-Wan22-TinyShallow_7_7.json", path), 0);
+    FILE *source = fopen(M2_DEMO_DIR "/turbo_vae/checkpoint.ckpt", "rb");
+    assert_non_null(source);
+    fseek(source, 0, SEEK_END);
+    const size_t bytes = (size_t)ftell(source);
+    rewind(source);
+    char *file = malloc(bytes);
+    assert_int_equal(fread(file, 1, bytes, source), bytes);
+    fclose(source);
+    /* Storages are aligned to 64 bytes; the middle of the file is nothing but storages. */
+    const float nan_value = NAN;
+    for (size_t at = bytes / 3 / 64 * 64; at < bytes * 2 / 3; at += 32768)
+        memcpy(file + at, &nan_value, sizeof nan_value);
+    snprintf(path, sizeof path, "%s/checkpoint.ckpt", link);
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    assert_int_equal(fwrite(file, 1, bytes, to), bytes);
+    fclose(to);
+    free(file);
+    magi2_engine *engine = open_engine(env, NULL, 0);
+    magi2_request request = tiny_request(NULL, 1);
+    snprintf(output, sizeof output, "%s/black.mp4", env->dir);
+    request.output = output;
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_NUMERIC);
+    assert_non_null(strstr(magi2_last_error(), "video decoder"));
+    assert_int_not_equal(access(output, F_OK), 0);
+    magi2_close(engine);
+}
+
 /* Noise of another shape, with a value that is not finite, or without one of its two arrays. */
 static void noise_is_checked_where_it_comes_in(void **state)
 {
@@ -209,6 +247,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(one_nan_weight_fails_within_a_step_and_writes_nothing,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(nan_weights_of_the_video_decoder_fail_the_run, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(noise_is_checked_where_it_comes_in, setup, teardown),
         cmocka_unit_test_setup_teardown(a_long_prompt_is_cut_with_both_counts_said, setup,
                                         teardown),

@@ -41,8 +41,9 @@ m2_status m2_ops_init_cpu(m2_ops *ops, m2_pool *pool, m2_isa isa)
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("fma"))
-        return m2_fail(M2_ERR_UNSUPPORTED,
-                       "this CPU has no FMA instructions; magi2 needs an x86-64 CPU of 2013 or later");
+        return m2_fail(
+            M2_ERR_UNSUPPORTED,
+            "this CPU has no FMA instructions; magi2 needs an x86-64 CPU of 2013 or later");
 #endif
     const m2_isa best = m2_isa_detect();
     if (isa == M2_ISA_BEST) isa = best;

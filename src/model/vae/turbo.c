@@ -235,6 +235,23 @@ static m2_status run_window(window_run *run, const m2_tensor *latent, const m2_t
     return M2_OK;
 }
 
+/* Values that are not finite would become black pixels without a word. */
+static m2_status check_finite(const m2_ops *ops, m2_arena *step, const m2_tensor *frames,
+                              const m2_turbo_window *window)
+{
+    m2_tensor flag = m2_tensor_make(step, M2_I32, 1);
+    int32_t value = 0;
+    ops->upload(ops, &flag, &value);
+    ops->find_nonfinite(ops, &(m2_find_nonfinite_args){ .x = frames, .flag = &flag });
+    ops->download(ops, &value, &flag);
+    if (!value) return M2_OK;
+    return m2_fail(
+        M2_ERR_NUMERIC,
+        "the video decoder gives values that are not finite in frames %lld to %lld; a damaged "
+        "weight file is likely: compare checksums with the release's",
+        (long long)window->first_frame, (long long)(window->first_frame + window->n_frames - 1));
+}
+
 m2_status m2_turbo_decode_window(const m2_turbo *turbo, const m2_ops *ops, m2_arena *step,
                                  const m2_tensor *latent, const m2_turbo_window *window,
                                  m2_dtype frames_dtype, const m2_turbo_sink *sink,
@@ -260,7 +277,7 @@ m2_status m2_turbo_decode_window(const m2_turbo *turbo, const m2_ops *ops, m2_ar
     }
     *frames_out = m2_tensor_new(step, M2_U8, kept.n_dims, kept.shape);
     ops->frames_u8(ops, &(m2_frames_u8_args){ .x = &kept, .y = frames_out });
-    return M2_OK;
+    return check_finite(ops, step, &kept, window);
 }
 
 m2_status m2_turbo_decode(const m2_turbo *turbo, const m2_ops *ops, m2_arena *step,
