@@ -73,6 +73,22 @@ static void equal_runs_give_equal_files_and_nothing_else(void **state)
     m2_test_remove_tree(dir);
 }
 
+/* No other program is needed, wherever it is run from. */
+static void no_program_is_needed_beside_it(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    const char *path = getenv("PATH");
+    char *kept = strdup(path ? path : "");
+    setenv("PATH", "/nonexistent", 1);
+    cli_run(&result, dir, "generate " PROMPT " --steps 1 -o a.mp4");
+    setenv("PATH", kept, 1);
+    free(kept);
+    assert_int_equal(result.code, 0);
+    assert_true(cli_exists(dir, "a.mp4"));
+    m2_test_remove_tree(dir);
+}
+
 /* -1 is drawn and said; 0 is a seed like any other; none is the model's default. */
 static void seeds_are_reported(void **state)
 {
@@ -302,6 +318,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_runs_give_equal_files_and_nothing_else),
+        cmocka_unit_test(no_program_is_needed_beside_it),
         cmocka_unit_test(seeds_are_reported),
         cmocka_unit_test(an_interrupted_run_resumes_to_the_same_bits),
         cmocka_unit_test(a_resumed_run_refuses_other_settings),

@@ -2,6 +2,7 @@
 
 #include "clip_run.h"
 #include "io/safetensors_write.h"
+#include "pipeline/state.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,6 +90,50 @@ static void bits_do_not_depend_on_threads_or_earlier_runs(void **state)
         magi2_close(engine);
     }
     free(first);
+}
+
+static void cancel_after_a_step(void *user, const magi2_progress *progress)
+{
+    if (progress->stage == MAGI2_STAGE_PREVIEW && progress->step == 1) *(volatile int *)user = 1;
+}
+
+/* One whole step, scalar and fast: the latents and the samplers' history, as the state file of a run
+ * that is stopped behind it holds them.  Decoding is left out: the scalar convolutions take minutes,
+ * and tests/backend compares them operator by operator. */
+static void one_step_has_the_same_bits_scalar_and_fast(void **state)
+{
+    clip_env *env = *state;
+    static const char *const isas[] = { "ref", NULL };
+    m2_tensor latents[2][2];
+    for (int i = 0; i < 2; i++) {
+        volatile int cancel = 0;
+        char dir[4200], path[4300];
+        snprintf(dir, sizeof dir, "%s/step%d", env->dir, i);
+        magi2_engine *engine = open_engine(env, isas[i], 0);
+        magi2_request request = tiny_request(dir, 2);
+        request.cancel = &cancel;
+        request.progress = cancel_after_a_step;
+        request.progress_user = (void *)&cancel;
+        assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_INTERRUPTED);
+        magi2_close(engine);
+        m2_clip_state kept;
+        snprintf(path, sizeof path, "%s/clip.state", dir);
+        check_ok(m2_state_read(path, &kept));
+        assert_int_equal(kept.n_done, 1);
+        const m2_tensor *const from[2] = { &kept.video, &kept.audio };
+        for (int k = 0; k < 2; k++) {
+            latents[i][k] = *from[k];
+            latents[i][k].data = malloc(m2_tensor_bytes(from[k]));
+            memcpy(latents[i][k].data, from[k]->data, m2_tensor_bytes(from[k]));
+        }
+        m2_state_free(&kept);
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_memory_equal(latents[0][k].data, latents[1][k].data,
+                            m2_tensor_bytes(&latents[0][k]));
+        free(latents[0][k].data);
+        free(latents[1][k].data);
+    }
 }
 
 /* A value that is not finite ends the run at once; nothing is written. */
@@ -244,6 +289,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(bits_do_not_depend_on_threads_or_earlier_runs, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(one_step_has_the_same_bits_scalar_and_fast, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(one_nan_weight_fails_within_a_step_and_writes_nothing,
                                         setup, teardown),
