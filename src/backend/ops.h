@@ -423,18 +423,20 @@ typedef struct m2_snake_args {
     m2_tensor *y;
 } m2_snake_args;
 
+/* clang-format does not settle on this macro. */
+/* clang-format off */
 #define M2_OPS(X)                                                                                  \
-    X(linear)                                                                                      \
-    X(rms_norm)                                                                                    \
-    X(add) X(gather_rows) X(convert) X(transpose) X(activate) X(find_nonfinite) X(attention)       \
-        X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)                \
-            X(qk_norm_rope) X(attention_gate) X(swiglu7) X(moe_logits) X(moe_select)               \
-                X(moe_dispatch) X(moe_ffn) X(guidance_mix) X(guidance_skim) X(guidance_rescale)    \
-                    X(combine) X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul)    \
-                        X(causal_conv_silu) X(gated_delta_rule) X(gated_rms_norm) X(mean_rows)     \
-                            X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act)                 \
-                                X(upsample_nearest) X(split_time) X(pixel_shuffle) X(denormalise)  \
-                                    X(frames_u8) X(snake)
+    X(linear) X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate)                \
+    X(find_nonfinite) X(attention) X(mean_rows)                                                    \
+    X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)                    \
+    X(qk_norm_rope) X(attention_gate) X(swiglu7)                                                   \
+    X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
+    X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(combine)                                \
+    X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul) X(causal_conv_silu)           \
+    X(gated_delta_rule) X(gated_rms_norm)                                                          \
+    X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act) X(upsample_nearest) X(split_time)       \
+    X(pixel_shuffle) X(denormalise) X(frames_u8) X(snake)
+/* clang-format on */
 
 typedef struct m2_ops m2_ops;
 struct m2_ops {
