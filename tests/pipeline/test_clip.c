@@ -1,4 +1,5 @@
 #include "support/check.h"
+#include "support/files.h"
 
 #include "clip_run.h"
 #include "io/safetensors_write.h"
@@ -153,14 +154,8 @@ static void one_nan_weight_fails_within_a_step_and_writes_nothing(void **state)
     assert_int_equal(unlink(link), 0);
     assert_int_equal(mkdir(link, 0777), 0);
     /* The same shard with one value changed; the index is copied by a link. */
-    FILE *source = fopen(M2_DEMO_DIR "/preview/model.safetensors", "rb");
-    assert_non_null(source);
-    fseek(source, 0, SEEK_END);
-    const size_t bytes = (size_t)ftell(source);
-    rewind(source);
-    char *shard = malloc(bytes);
-    assert_int_equal(fread(shard, 1, bytes, source), bytes);
-    fclose(source);
+    size_t bytes;
+    char *shard = m2_test_read_file(M2_DEMO_DIR "/preview/model.safetensors", &bytes);
     uint64_t header;
     memcpy(&header, shard, 8);
     const char *entry = strstr(shard + 8, "\"pre_adapter.video_embedder.weight\"");
@@ -170,10 +165,7 @@ static void one_nan_weight_fails_within_a_step_and_writes_nothing(void **state)
     const float nan_value = NAN;
     memcpy(shard + 8 + header + begin + 40000, &nan_value, 4);
     snprintf(from, sizeof from, "%s/model.safetensors", link);
-    FILE *to = fopen(from, "wb");
-    assert_non_null(to);
-    assert_int_equal(fwrite(shard, 1, bytes, to), bytes);
-    fclose(to);
+    m2_test_write_file(from, shard, bytes);
     free(shard);
     snprintf(from, sizeof from, "%s/model.safetensors.index.json", link);
     assert_int_equal(symlink(M2_DEMO_DIR "/preview/model.safetensors.index.json", from), 0);
@@ -198,23 +190,14 @@ static void nan_weights_of_the_video_decoder_fail_the_run(void **state)
     assert_int_equal(mkdir(link, 0777), 0);
     snprintf(path, sizeof path, "%s/TurboV3-Wan22-TinyShallow_7_7.json", link);
     assert_int_equal(symlink(M2_DEMO_DIR "/turbo_vae/TurboV3-Wan22-TinyShallow_7_7.json", path), 0);
-    FILE *source = fopen(M2_DEMO_DIR "/turbo_vae/checkpoint.ckpt", "rb");
-    assert_non_null(source);
-    fseek(source, 0, SEEK_END);
-    const size_t bytes = (size_t)ftell(source);
-    rewind(source);
-    char *file = malloc(bytes);
-    assert_int_equal(fread(file, 1, bytes, source), bytes);
-    fclose(source);
+    size_t bytes;
+    char *file = m2_test_read_file(M2_DEMO_DIR "/turbo_vae/checkpoint.ckpt", &bytes);
     /* Storages are aligned to 64 bytes; the middle of the file is nothing but storages. */
     const float nan_value = NAN;
     for (size_t at = bytes / 3 / 64 * 64; at < bytes * 2 / 3; at += 32768)
         memcpy(file + at, &nan_value, sizeof nan_value);
     snprintf(path, sizeof path, "%s/checkpoint.ckpt", link);
-    FILE *to = fopen(path, "wb");
-    assert_non_null(to);
-    assert_int_equal(fwrite(file, 1, bytes, to), bytes);
-    fclose(to);
+    m2_test_write_file(path, file, bytes);
     free(file);
     magi2_engine *engine = open_engine(env, NULL, 0);
     magi2_request request = tiny_request(NULL, 1);
