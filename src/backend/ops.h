@@ -147,6 +147,12 @@ typedef struct m2_mhc_coefficients_args {
     m2_tensor *phi_out, *h_pre_f32, *h_post_f32, *h_res_f32;
 } m2_mhc_coefficients_args;
 
+/* mhc_coefficients, then mhc_read of the same streams: one pass over them where the backend can. */
+typedef struct m2_mhc_open_args {
+    m2_mhc_coefficients_args coefficients;
+    m2_tensor *x; /* [n, D] bf16 */
+} m2_mhc_open_args;
+
 /* x = sum_i h_pre[i] * s[i], f32 ascending i, one rounding. */
 typedef struct m2_mhc_read_args {
     const m2_tensor *s;     /* [n, 4, D] bf16 */
@@ -428,7 +434,7 @@ typedef struct m2_snake_args {
 #define M2_OPS(X)                                                                                  \
     X(linear) X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate)                \
     X(find_nonfinite) X(attention) X(mean_rows)                                                    \
-    X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_write)                    \
+    X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_open) X(mhc_write)        \
     X(qk_norm_rope) X(attention_gate) X(swiglu7)                                                   \
     X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
     X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(combine)                                \
@@ -439,11 +445,14 @@ typedef struct m2_snake_args {
 /* clang-format on */
 
 typedef struct m2_ops m2_ops;
+struct m2_device_api; /* device.h */
 struct m2_ops {
-    const char *backend; /* "cpu"                               */
-    const char *isa;     /* "ref", "avx2" ...                   */
+    const char *backend; /* "cpu", "cuda", "musa"               */
+    const char *isa;     /* "ref", "avx2", "sm_90" ...          */
     int is_measuring;    /* slots do nothing: for planning only */
     m2_pool *pool;       /* CPU: its workers, may be NULL       */
+    void *device;        /* GPU: its m2_gpu                     */
+    const struct m2_device_api *device_api;
     /* Host <-> device; plain copies on the CPU. */
     void (*upload)(const m2_ops *ops, m2_tensor *to, const void *from_host);
     void (*download)(const m2_ops *ops, void *to_host, const m2_tensor *from);

@@ -1,4 +1,4 @@
-#include "backend/ops.h"
+#include "backend/device.h"
 
 #define MEASURE_SLOT(name)                                                                         \
     static void measure_##name(const m2_ops *ops, const m2_##name##_args *args)                    \
@@ -25,7 +25,9 @@ static void measure_download(const m2_ops *ops, void *to_host, const m2_tensor *
 
 void m2_ops_init_measure(m2_ops *ops)
 {
-    *ops = (m2_ops){ .backend = "measure", .isa = "none", .is_measuring = 1 };
+    *ops = (m2_ops){
+        .backend = "measure", .isa = "none", .is_measuring = 1, .device_api = &m2_host_device
+    };
     ops->upload = measure_upload;
     ops->download = measure_download;
 #define SET_SLOT(name) ops->name = measure_##name;

@@ -204,22 +204,22 @@ static m2_tensor mhc_open(const preview_call *call, const m2_preview_layer_weigh
     state->h_pre = m2_tensor_make(call->arena, M2_BF16, n, M2_STREAMS);
     state->h_post = m2_tensor_make(call->arena, M2_BF16, n, M2_STREAMS);
     state->h_res = m2_tensor_make(call->arena, M2_BF16, n, M2_STREAMS, M2_STREAMS);
-    ops->mhc_coefficients(ops, &(m2_mhc_coefficients_args){ .s = s,
-                                                            .norm = &w->mhc_norm,
-                                                            .groups = groups,
-                                                            .phi = &mhc->phi,
-                                                            .alpha_pre = &mhc->alpha_pre,
-                                                            .alpha_post = &mhc->alpha_post,
-                                                            .alpha_res = &mhc->alpha_res,
-                                                            .bias_pre = &mhc->bias_pre,
-                                                            .bias_post = &mhc->bias_post,
-                                                            .bias_res = &mhc->bias_res,
-                                                            .eps = M2_PREVIEW_EPS,
-                                                            .h_pre = &state->h_pre,
-                                                            .h_post = &state->h_post,
-                                                            .h_res = &state->h_res });
     m2_tensor x = m2_tensor_make(call->arena, M2_BF16, n, s->shape[2]);
-    ops->mhc_read(ops, &(m2_mhc_read_args){ .s = s, .h_pre = &state->h_pre, .x = &x });
+    ops->mhc_open(ops, &(m2_mhc_open_args){ .coefficients = { .s = s,
+                                                              .norm = &w->mhc_norm,
+                                                              .groups = groups,
+                                                              .phi = &mhc->phi,
+                                                              .alpha_pre = &mhc->alpha_pre,
+                                                              .alpha_post = &mhc->alpha_post,
+                                                              .alpha_res = &mhc->alpha_res,
+                                                              .bias_pre = &mhc->bias_pre,
+                                                              .bias_post = &mhc->bias_post,
+                                                              .bias_res = &mhc->bias_res,
+                                                              .eps = M2_PREVIEW_EPS,
+                                                              .h_pre = &state->h_pre,
+                                                              .h_post = &state->h_post,
+                                                              .h_res = &state->h_res },
+                                            .x = &x });
     return x;
 }
 

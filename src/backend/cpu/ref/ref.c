@@ -1,6 +1,7 @@
 #include "backend/cpu/ref/ref.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/device.h"
 
 #include <string.h>
 
@@ -21,6 +22,7 @@ void m2_ops_init_ref(m2_ops *ops)
     ops->backend = "cpu";
     ops->isa = "ref";
     ops->is_measuring = 0;
+    ops->device_api = &m2_host_device;
     ops->upload = ref_upload;
     ops->download = ref_download;
 #define SET_SLOT(name) ops->name = m2_ref_##name;

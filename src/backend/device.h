@@ -1,0 +1,56 @@
+/* device.h - where an operator table computes: its memory, waiting for it, replaying its work.
+ *
+ * Code above the backend never asks which device it is: it takes memory from the table that will
+ * work on it, waits where the host needs a value, and may record a step to replay it.
+ *
+ *     m2_arena step;
+ *     M2_TRY(m2_device_arena_create(&ops, &step, "step", planned_bytes));
+ *
+ * Order    operators, uploads and downloads of one table run in the order of the calls.
+ * Errors   an operator cannot fail for shapes; if the device fails below it, the first fault is
+ *          kept and given back by the next m2_device_wait() with the operator's name.
+ * Threads  one table, one thread at a time.
+ */
+#ifndef M2_BACKEND_DEVICE_H
+#define M2_BACKEND_DEVICE_H
+
+#include "backend/ops.h"
+#include "core/status.h"
+
+/* A recorded run of operators, replayed with one launch. */
+typedef struct m2_recording m2_recording;
+
+typedef struct m2_device_api {
+    /* Memory aligned to 256 bytes, not cleared.  Errors M2_ERR_MEMORY: needed, free, what to try. */
+    m2_status (*alloc)(const m2_ops *ops, const char *name, size_t bytes, void **memory_out);
+    void (*release)(const m2_ops *ops, void *memory);
+    m2_status (*wait)(const m2_ops *ops);
+    void (*memory)(const m2_ops *ops, size_t *free_out, size_t *total_out);
+
+    /* Recording; NULL where the device cannot.  Between begin and end operators are noted, not run;
+     * uploads and downloads must not happen.  end gives back NULL in *recording_out, and M2_OK, when
+     * the device refused the recording: the caller goes on without one. */
+    m2_status (*record_begin)(const m2_ops *ops);
+    m2_status (*record_end)(const m2_ops *ops, m2_recording **recording_out);
+    m2_status (*replay)(const m2_ops *ops, m2_recording *recording);
+    void (*recording_destroy)(const m2_ops *ops, m2_recording *recording);
+
+    /* A small array that the device writes and the host reads without asking the device.
+     * `publish` is an operation like an operator: it copies `from` there when its turn comes. */
+    m2_status (*mailbox_create)(const m2_ops *ops, size_t bytes, void **host_out);
+    void (*mailbox_destroy)(const m2_ops *ops, void *host);
+    void (*publish)(const m2_ops *ops, void *host, const m2_tensor *from);
+} m2_device_api;
+
+/* The host as a device: memory of the system, nothing to wait for, no recordings. */
+extern const m2_device_api m2_host_device;
+
+/* An arena over memory of the table's device. */
+m2_status m2_device_arena_create(const m2_ops *ops, m2_arena *arena, const char *name,
+                                 size_t bytes);
+void m2_device_arena_destroy(const m2_ops *ops, m2_arena *arena);
+m2_status m2_device_wait(const m2_ops *ops);
+/* Pointers of the table may be followed by the host. */
+int m2_device_is_host(const m2_ops *ops);
+
+#endif

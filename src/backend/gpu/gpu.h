@@ -1,0 +1,37 @@
+/* gpu.h - one GPU as an operator table: CUDA or MUSA, chosen when built.
+ *
+ * Opening picks the device, creates one stream and a fixed workspace, loads the vendor's libraries
+ * where they are found, and fills the table with kernels for this architecture.  Nothing else is
+ * allocated later: arenas come through device.h.
+ *
+ * Threads  one m2_gpu, one thread at a time; any number of them in a process.
+ */
+#ifndef M2_BACKEND_GPU_GPU_H
+#define M2_BACKEND_GPU_GPU_H
+
+#include "backend/device.h"
+
+typedef struct m2_gpu m2_gpu;
+
+typedef struct m2_gpu_params {
+    int device;           /* index among the visible ones                                      */
+    size_t memory_limit;  /* bytes that this process may take on the device, 0: all that is free */
+    int use_portable;     /* only the kernels that every vendor runs, no vendor library          */
+    int use_no_recording; /* replay is off: every operator is a launch of its own                */
+} m2_gpu_params;
+
+/* Errors  M2_ERR_UNSUPPORTED (no driver, no device, too old: named), M2_ERR_ARG (device index),
+ *         M2_ERR_MEMORY */
+m2_status m2_gpu_open(const m2_gpu_params *params, m2_gpu **gpu_out);
+void m2_gpu_close(m2_gpu *gpu);
+
+/* The table works on `gpu`, which must outlive it. */
+void m2_ops_init_gpu(m2_ops *ops, m2_gpu *gpu);
+
+/* One line for people: device, architecture, memory, driver, libraries with versions. */
+const char *m2_gpu_banner(const m2_gpu *gpu);
+
+/* How many devices the driver shows; 0 with the reason in `text` if none. */
+int m2_gpu_count(char *text, size_t bytes);
+
+#endif

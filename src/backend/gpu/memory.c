@@ -1,0 +1,338 @@
+#include "backend/gpu/memory.h"
+
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB 1048576.0
+
+/* Every copy from or to the host goes through two pinned buffers, so that a file of any size needs no
+ * more pinned memory than this and the copy of one part runs beside the read of the next. */
+#define N_STAGES    2
+#define STAGE_BYTES ((size_t)32 << 20)
+
+struct m2_gpu_staging {
+    char *buffer[N_STAGES]; /* NULL: the system gave no pinned memory; copies are plain ones */
+    gpuEvent_t is_free[N_STAGES];
+    int next;
+};
+
+/* Threads come and go; the runtime keeps the current device per thread. */
+static void bind(const m2_gpu *gpu)
+{
+    gpuSetDevice(gpu->device);
+}
+
+static void note(m2_gpu *gpu, gpuError_t error, const char *what)
+{
+    if (error == gpuSuccess) return;
+    gpuGetLastError();
+    if (gpu->error != gpuSuccess) return;
+    gpu->error = error;
+    gpu->error_op = what;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+static m2_status no_memory(const m2_gpu *gpu, const char *name, size_t bytes, size_t free_bytes)
+{
+    if (gpu->memory_limit)
+        return m2_fail(M2_ERR_MEMORY,
+                       "%s: needs %.0f MiB on device %d, %.0f MiB are taken, --vram-limit allows "
+                       "%.0f MiB; raise it or use a smaller --tier",
+                       name, (double)bytes / MIB, gpu->device, (double)gpu->memory_used / MIB,
+                       (double)gpu->memory_limit / MIB);
+    return m2_fail(M2_ERR_MEMORY,
+                   "%s: needs %.0f MiB on device %d, %.0f MiB are free; end other programs on it, "
+                   "choose another --device or use a smaller --tier",
+                   name, (double)bytes / MIB, gpu->device, (double)free_bytes / MIB);
+}
+
+static m2_status device_alloc(const m2_ops *ops, const char *name, size_t bytes, void **memory_out)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    size_t free_bytes = 0, total = 0;
+    gpuMemGetInfo(&free_bytes, &total);
+    const int is_over = gpu->memory_limit &&
+                        (bytes > gpu->memory_limit || gpu->memory_used > gpu->memory_limit - bytes);
+    if (is_over || bytes > free_bytes) return no_memory(gpu, name, bytes, free_bytes);
+    void *memory = NULL;
+    const gpuError_t error = gpuMalloc(&memory, bytes ? bytes : 1);
+    if (error != gpuSuccess) {
+        gpuGetLastError();
+        if (error == gpuErrorMemoryAllocation) return no_memory(gpu, name, bytes, free_bytes);
+        return m2_fail(M2_ERR_INTERNAL, "%s: device %d gives no memory: %s", name, gpu->device,
+                       gpuGetErrorString(error));
+    }
+    m2_gpu_block *block = malloc(sizeof *block);
+    if (!block) {
+        gpuFree(memory);
+        return m2_fail(M2_ERR_MEMORY, "%s: no memory to note a block", name);
+    }
+    *block = (m2_gpu_block){ .memory = memory, .bytes = bytes, .next = gpu->blocks };
+    gpu->blocks = block;
+    gpu->memory_used += bytes;
+    *memory_out = memory;
+    return M2_OK;
+}
+
+static void device_release(const m2_ops *ops, void *memory)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    for (m2_gpu_block **at = &gpu->blocks; *at; at = &(*at)->next) {
+        m2_gpu_block *block = *at;
+        if (block->memory != memory) continue;
+        gpu->memory_used -= block->bytes;
+        *at = block->next;
+        free(block);
+        break;
+    }
+    note(gpu, gpuStreamSynchronize(gpu->stream), "release");
+    gpuFree(memory);
+}
+
+static void device_memory(const m2_ops *ops, size_t *free_out, size_t *total_out)
+{
+    bind(m2_gpu_of(ops));
+    if (gpuMemGetInfo(free_out, total_out) != gpuSuccess) {
+        gpuGetLastError();
+        *free_out = *total_out = 0;
+    }
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+static m2_status staging_open(m2_gpu *gpu)
+{
+    struct m2_gpu_staging *staging = calloc(1, sizeof *staging);
+    if (!staging) return m2_fail(M2_ERR_MEMORY, "no memory for staging");
+    gpu->staging = staging;
+    for (int i = 0; i < N_STAGES; i++) {
+        void *buffer = NULL;
+        if (gpuHostAlloc(&buffer, STAGE_BYTES, gpuHostAllocDefault) != gpuSuccess ||
+            gpuEventCreateWithFlags(&staging->is_free[i], gpuEventDisableTiming) != gpuSuccess) {
+            gpuGetLastError();
+            m2_debug("gpu", "no pinned memory: copies are plain ones");
+            if (buffer) gpuFreeHost(buffer);
+            break;
+        }
+        staging->buffer[i] = buffer;
+    }
+    return M2_OK;
+}
+
+static void staging_close(m2_gpu *gpu)
+{
+    if (!gpu->staging) return;
+    for (int i = 0; i < N_STAGES; i++) {
+        if (!gpu->staging->buffer[i]) continue;
+        gpuEventDestroy(gpu->staging->is_free[i]);
+        gpuFreeHost(gpu->staging->buffer[i]);
+    }
+    free(gpu->staging);
+}
+
+/* The buffer that comes next, once the device is done with it. */
+static char *take_stage(m2_gpu *gpu, gpuEvent_t *is_free_out)
+{
+    struct m2_gpu_staging *staging = gpu->staging;
+    const int i = staging->next;
+    staging->next = (i + 1) % N_STAGES;
+    note(gpu, gpuEventSynchronize(staging->is_free[i]), "upload");
+    *is_free_out = staging->is_free[i];
+    return staging->buffer[i];
+}
+
+static int has_stages(const m2_gpu *gpu)
+{
+    return gpu->staging->buffer[N_STAGES - 1] != NULL;
+}
+
+void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    const size_t bytes = m2_tensor_bytes(to);
+    bind(gpu);
+    if (bytes == 0) return;
+    if (!has_stages(gpu)) {
+        note(gpu, gpuMemcpyAsync(to->data, from_host, bytes, gpuMemcpyHostToDevice, gpu->stream),
+             "upload");
+        note(gpu, gpuStreamSynchronize(gpu->stream), "upload");
+        return;
+    }
+    for (size_t done = 0; done < bytes; done += STAGE_BYTES) {
+        const size_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
+        gpuEvent_t is_free;
+        char *stage = take_stage(gpu, &is_free);
+        memcpy(stage, (const char *)from_host + done, part);
+        note(gpu,
+             gpuMemcpyAsync((char *)to->data + done, stage, part, gpuMemcpyHostToDevice,
+                            gpu->stream),
+             "upload");
+        note(gpu, gpuEventRecord(is_free, gpu->stream), "upload");
+    }
+}
+
+void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    const size_t bytes = m2_tensor_bytes(from);
+    bind(gpu);
+    if (bytes == 0) return;
+    if (!has_stages(gpu)) {
+        note(gpu, gpuMemcpyAsync(to_host, from->data, bytes, gpuMemcpyDeviceToHost, gpu->stream),
+             "download");
+        note(gpu, gpuStreamSynchronize(gpu->stream), "download");
+        return;
+    }
+    for (size_t done = 0; done < bytes; done += STAGE_BYTES) {
+        const size_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
+        gpuEvent_t is_free;
+        char *stage = take_stage(gpu, &is_free);
+        note(gpu,
+             gpuMemcpyAsync(stage, (const char *)from->data + done, part, gpuMemcpyDeviceToHost,
+                            gpu->stream),
+             "download");
+        note(gpu, gpuEventRecord(is_free, gpu->stream), "download");
+        note(gpu, gpuEventSynchronize(is_free), "download");
+        memcpy((char *)to_host + done, stage, part);
+    }
+}
+
+/* ---- waiting and recordings --------------------------------------------------------------------------- */
+
+static m2_status device_wait(const m2_ops *ops)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    note(gpu, gpuStreamSynchronize(gpu->stream), "wait");
+    if (gpu->error == gpuSuccess) return M2_OK;
+    return m2_fail(M2_ERR_INTERNAL,
+                   "device %d failed in %s: %s; its driver's log (dmesg) may say more", gpu->device,
+                   gpu->error_op, gpuGetErrorString(gpu->error));
+}
+
+struct m2_recording {
+    gpuGraphExec_t exec;
+};
+
+static m2_status device_record_begin(const m2_ops *ops)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    if (gpu->use_no_recording) return M2_OK;
+    /* Global: an allocation or a wait by anybody, libraries too, breaks the recording. */
+    const gpuError_t error = gpuStreamBeginCapture(gpu->stream, gpuStreamCaptureModeGlobal);
+    gpu->is_recording = error == gpuSuccess;
+    if (error != gpuSuccess) {
+        gpuGetLastError();
+        return m2_fail(M2_ERR_INTERNAL, "device %d cannot record a step: %s", gpu->device,
+                       gpuGetErrorString(error));
+    }
+    return M2_OK;
+}
+
+static m2_status device_record_end(const m2_ops *ops, m2_recording **recording_out)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    *recording_out = NULL;
+    if (!gpu->is_recording) return M2_OK;
+    gpu->is_recording = 0;
+    gpuGraph_t graph = NULL;
+    gpuGraphExec_t exec = NULL;
+    gpuError_t error = gpuStreamEndCapture(gpu->stream, &graph);
+    if (error == gpuSuccess) error = m2_gpu_graph_instantiate(&exec, graph);
+    if (graph) gpuGraphDestroy(graph);
+    if (error != gpuSuccess) {
+        gpuGetLastError();
+        m2_warn("gpu", "the step cannot be recorded (%s); every operator is launched by itself",
+                gpuGetErrorString(error));
+        return M2_OK;
+    }
+    m2_recording *recording = malloc(sizeof *recording);
+    if (!recording) {
+        gpuGraphExecDestroy(exec);
+        return m2_fail(M2_ERR_MEMORY, "no memory for a recording");
+    }
+    recording->exec = exec;
+    *recording_out = recording;
+    return M2_OK;
+}
+
+static m2_status device_replay(const m2_ops *ops, m2_recording *recording)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    note(gpu, gpuGraphLaunch(recording->exec, gpu->stream), "replay");
+    return M2_OK;
+}
+
+static void device_recording_destroy(const m2_ops *ops, m2_recording *recording)
+{
+    if (!recording) return;
+    bind(m2_gpu_of(ops));
+    gpuGraphExecDestroy(recording->exec);
+    free(recording);
+}
+
+static m2_status device_mailbox_create(const m2_ops *ops, size_t bytes, void **host_out)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    const gpuError_t error = gpuHostAlloc(host_out, bytes, gpuHostAllocDefault);
+    if (error != gpuSuccess) {
+        gpuGetLastError();
+        return m2_fail(M2_ERR_MEMORY, "device %d: no %zu bytes of pinned memory: %s", gpu->device,
+                       bytes, gpuGetErrorString(error));
+    }
+    memset(*host_out, 0, bytes);
+    return M2_OK;
+}
+
+static void device_mailbox_destroy(const m2_ops *ops, void *host)
+{
+    bind(m2_gpu_of(ops));
+    if (host) gpuFreeHost(host);
+}
+
+static void device_publish(const m2_ops *ops, void *host, const m2_tensor *from)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    note(
+        gpu,
+        gpuMemcpyAsync(host, from->data, m2_tensor_bytes(from), gpuMemcpyDeviceToHost, gpu->stream),
+        "publish");
+}
+
+const m2_device_api m2_gpu_device = { .alloc = device_alloc,
+                                      .release = device_release,
+                                      .wait = device_wait,
+                                      .memory = device_memory,
+                                      .record_begin = device_record_begin,
+                                      .record_end = device_record_end,
+                                      .replay = device_replay,
+                                      .recording_destroy = device_recording_destroy,
+                                      .mailbox_create = device_mailbox_create,
+                                      .mailbox_destroy = device_mailbox_destroy,
+                                      .publish = device_publish };
+
+m2_status m2_gpu_memory_open(m2_gpu *gpu)
+{
+    M2_TRY(staging_open(gpu));
+    const m2_ops ops = { .device = gpu };
+    return device_alloc(&ops, "workspace", M2_GPU_WORKSPACE_BYTES, &gpu->workspace);
+}
+
+void m2_gpu_memory_close(m2_gpu *gpu)
+{
+    if (gpu->stream) bind(gpu);
+    staging_close(gpu);
+    while (gpu->blocks) {
+        m2_gpu_block *block = gpu->blocks;
+        gpu->blocks = block->next;
+        gpuFree(block->memory);
+        free(block);
+    }
+}

@@ -1,0 +1,100 @@
+/* cuda.h - the neutral names of the GPU runtime, for NVIDIA.
+ *
+ * Everything under backend/gpu says gpuMalloc, gpuStream_t ...; this file and its twin musa.h alone
+ * say what that is on a vendor's card.  Both define the same set (tests/check_gpu_names.sh).
+ */
+#ifndef M2_GPU_PLATFORM_CUDA_H
+#define M2_GPU_PLATFORM_CUDA_H
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+#define M2_GPU_VENDOR          "cuda"
+#define M2_GPU_VENDOR_ARCH_MIN 80
+
+#define gpuError_t                 cudaError_t
+#define gpuSuccess                 cudaSuccess
+#define gpuErrorMemoryAllocation   cudaErrorMemoryAllocation
+#define gpuErrorNoDevice           cudaErrorNoDevice
+#define gpuErrorInsufficientDriver cudaErrorInsufficientDriver
+#define gpuGetErrorString          cudaGetErrorString
+#define gpuGetErrorName            cudaGetErrorName
+#define gpuGetLastError            cudaGetLastError
+#define gpuPeekAtLastError         cudaPeekAtLastError
+
+#define gpuGetDeviceCount                      cudaGetDeviceCount
+#define gpuSetDevice                           cudaSetDevice
+#define gpuDeviceAttr                          cudaDeviceAttr
+#define gpuDeviceGetAttribute                  cudaDeviceGetAttribute
+#define gpuDeviceGetPCIBusId                   cudaDeviceGetPCIBusId
+#define gpuDeviceSynchronize                   cudaDeviceSynchronize
+#define gpuMemGetInfo                          cudaMemGetInfo
+#define gpuDriverGetVersion                    cudaDriverGetVersion
+#define gpuRuntimeGetVersion                   cudaRuntimeGetVersion
+#define gpuDevAttrMultiProcessorCount          cudaDevAttrMultiProcessorCount
+#define gpuDevAttrComputeCapabilityMajor       cudaDevAttrComputeCapabilityMajor
+#define gpuDevAttrComputeCapabilityMinor       cudaDevAttrComputeCapabilityMinor
+#define gpuDevAttrMaxSharedMemoryPerBlockOptin cudaDevAttrMaxSharedMemoryPerBlockOptin
+#define gpuDevAttrL2CacheSize                  cudaDevAttrL2CacheSize
+#define gpuDevAttrWarpSize                     cudaDevAttrWarpSize
+
+#define gpuStream_t              cudaStream_t
+#define gpuStreamCreateWithFlags cudaStreamCreateWithFlags
+#define gpuStreamNonBlocking     cudaStreamNonBlocking
+#define gpuStreamDestroy         cudaStreamDestroy
+#define gpuStreamSynchronize     cudaStreamSynchronize
+#define gpuStreamWaitEvent       cudaStreamWaitEvent
+
+#define gpuEvent_t              cudaEvent_t
+#define gpuEventCreateWithFlags cudaEventCreateWithFlags
+#define gpuEventDefault         cudaEventDefault
+#define gpuEventDisableTiming   cudaEventDisableTiming
+#define gpuEventDestroy         cudaEventDestroy
+#define gpuEventRecord          cudaEventRecord
+#define gpuEventQuery           cudaEventQuery
+#define gpuEventSynchronize     cudaEventSynchronize
+#define gpuEventElapsedTime     cudaEventElapsedTime
+
+#define gpuMalloc               cudaMalloc
+#define gpuFree                 cudaFree
+#define gpuHostAlloc            cudaHostAlloc
+#define gpuHostAllocDefault     cudaHostAllocDefault
+#define gpuFreeHost             cudaFreeHost
+#define gpuMemcpyAsync          cudaMemcpyAsync
+#define gpuMemcpyHostToDevice   cudaMemcpyHostToDevice
+#define gpuMemcpyDeviceToHost   cudaMemcpyDeviceToHost
+#define gpuMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
+#define gpuMemsetAsync          cudaMemsetAsync
+
+#define gpuGraph_t                 cudaGraph_t
+#define gpuGraphExec_t             cudaGraphExec_t
+#define gpuGraphDestroy            cudaGraphDestroy
+#define gpuGraphExecDestroy        cudaGraphExecDestroy
+#define gpuGraphLaunch             cudaGraphLaunch
+#define gpuStreamBeginCapture      cudaStreamBeginCapture
+#define gpuStreamEndCapture        cudaStreamEndCapture
+#define gpuStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
+
+#define gpuFuncSetAttribute                        cudaFuncSetAttribute
+#define gpuFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <mma.h>
+#define gpu_bf16  __nv_bfloat16
+#define gpu_bf162 __nv_bfloat162
+#define gpu_wmma  nvcuda::wmma
+/* Lanes exchange inside groups of 32, also where the hardware's warp is wider. */
+#define gpu_shfl_xor(value, mask) __shfl_xor_sync(0xffffffffu, (value), (mask), 32)
+#define gpu_shfl_down(value, by)  __shfl_down_sync(0xffffffffu, (value), (by), 32)
+#define gpu_shfl_up(value, by)    __shfl_up_sync(0xffffffffu, (value), (by), 32)
+#define gpu_shfl(value, lane)     __shfl_sync(0xffffffffu, (value), (lane), 32)
+#define gpu_ballot(predicate)     __ballot_sync(0xffffffffu, (predicate))
+#define gpu_syncwarp()            __syncwarp()
+#endif
+
+#endif
