@@ -1,7 +1,7 @@
 /* sm90_tensor_map.cu - tensor maps by the driver's encoder, found at run time.
  *
- * The encoder lives in the driver's library.  Asking the runtime for it keeps that library out of the
- * link, so the program starts, and says what is missing, on machines without a driver.
+ * The encoder lives in the driver's library.  Asking the runtime for it keeps that library out of
+ * the link, so the program starts, and says what is missing, on machines without a driver.
  */
 #include <cuda_runtime.h>
 

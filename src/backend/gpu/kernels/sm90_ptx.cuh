@@ -4,8 +4,8 @@
  * mbarrier in shared memory: a phase ends when its arrivals and its announced bytes are complete;
  * waiting takes the parity of the phase, 0 for the first.
  *
- * Matrix products  wgmma m64nNk16, bf16 in, f32 out.  N is twice the length of the accumulator array:
- * thread t of a warpgroup holds d[4 i + j] = D[16 (t / 32) + (t % 32) / 4 + 8 (j / 2)]
+ * Matrix products  wgmma m64nNk16, bf16 in, f32 out.  N is twice the length of the accumulator
+ * array: thread t of a warpgroup holds d[4 i + j] = D[16 (t / 32) + (t % 32) / 4 + 8 (j / 2)]
  * [8 i + 2 (t % 4) + j % 2].  A fragment of A in registers is the same picture, two values a word:
  * a[0] columns 0-7, a[1] the same 8 rows below, a[2] and a[3] columns 8-15.
  * Descriptors are given as two words, so that stepping along a tile is one 32-bit addition to
@@ -51,16 +51,19 @@ SM90_INLINE void sm90_bar_arrive_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
-/* Arrives at the barrier of the same place in block `rank` of the cluster. */
-SM90_INLINE void sm90_bar_arrive_at(uint32_t bar, uint32_t rank)
+/* The same place in block `rank` of the cluster, for sm90_bar_arrive_at. */
+SM90_INLINE uint32_t sm90_place_in(uint32_t address, uint32_t rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-                 "}" ::"r"(bar),
-                 "r"(rank)
-                 : "memory");
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+
+/* Arrives at a barrier of any block of the cluster.  Orders nothing but this block's own view:
+ * enough to say that a buffer has been read, not to hand over what ordinary stores wrote. */
+SM90_INLINE void sm90_bar_arrive_at(uint32_t place)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(place) : "memory");
 }
 
 SM90_INLINE int sm90_bar_try(uint32_t bar, uint32_t parity)
@@ -139,6 +142,29 @@ SM90_INLINE void sm90_cluster_sync(void)
                      : "memory");
 }
 
+/* sm90_cluster_sync in two halves: between them a block works on what needs no other block. */
+SM90_INLINE void sm90_cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+SM90_INLINE void sm90_cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* To the same place in block `rank` of the cluster. */
+SM90_INLINE void sm90_store_at(uint32_t to, uint32_t rank, float value)
+{
+    asm volatile("{\n"
+                 ".reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "st.shared::cluster.f32 [remote], %2;\n"
+                 "}" ::"r"(to),
+                 "r"(rank), "f"(value)
+                 : "memory");
+}
+
 /* Moves registers between warpgroups: the first statement of each role's branch. */
 template <int N> SM90_INLINE void sm90_registers_give(void)
 {
@@ -201,6 +227,15 @@ SM90_INLINE void sm90_load_3d_to(uint32_t to, const CUtensorMap *map, uint32_t b
                  : "memory");
 }
 
+/* `bytes` (a multiple of 16) in a row, both ends aligned to 16; they complete at `bar`. */
+SM90_INLINE void sm90_load_row(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
 /* 16 bytes by this thread, zeros where `is_inside` is 0. */
 SM90_INLINE void sm90_copy16(uint32_t to, const void *from, int is_inside)
 {
@@ -230,6 +265,16 @@ SM90_INLINE uint32_t sm90_desc(uint32_t address, uint32_t leading)
 static __host__ __device__ constexpr uint32_t sm90_desc_high(uint32_t stride, uint32_t swizzle)
 {
     return stride >> 4 | swizzle << 30;
+}
+
+/* D = A . B + D of one warp, m16n8k16, bf16 in, f32 out: A as one warp's part of a wgmma fragment,
+ * b[0] = B[2 q, 2 q + 1][g], b[1] = B[2 q + 8, 2 q + 9][g] for lane 4 g + q, d as there. */
+SM90_INLINE void sm90_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Before the first product after a wait, and after ordinary writes to its registers. */
@@ -293,9 +338,9 @@ template <int N> SM90_INLINE void sm90_wgmma_pin(float (&d)[N])
 #define SM90_F14 SM90_F13, SM90_F8(14)
 #define SM90_F15 SM90_F14, SM90_F8(15)
 
-/* The two forms for one N: A and B in shared memory (ss), A in registers and B in shared memory (rs).
- * TRANSPOSED_B: B lies with N contiguous.  is_adding 0: d is overwritten, not added to.  r0 ... r7 are
- * the numbers of the operands behind the accumulators. */
+/* The two forms for one N: A and B in shared memory (ss), A in registers and B in shared memory
+ * (rs). TRANSPOSED_B: B lies with N contiguous.  is_adding 0: d is overwritten, not added to.  r0
+ * ... r7 are the numbers of the operands behind the accumulators. */
 #define SM90_WGMMA(n, regs, floats, r0, r1, r2, r3, r4, r5, r6, r7)                                \
     template <int TRANSPOSED_B>                                                                    \
     SM90_INLINE void sm90_wgmma_ss(float(&d)[(n) / 2], uint32_t a, uint32_t a_high, uint32_t b,    \
