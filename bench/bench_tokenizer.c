@@ -6,6 +6,7 @@
  * Time is of the CPU, the best of five.  Memory is the growth of the process's peak, each text in a process of its own.
  */
 #include "model/text/tokenizer.h"
+#include "model/text/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,16 +85,19 @@ static void measure_repeated(const m2_tokenizer *tokenizer, const char *name, co
     free(text);
 }
 
-static void measure_word(const m2_tokenizer *tokenizer, const char *name, unsigned mask)
+/* One run of characters drawn from `n` that begin at `first`. */
+static void measure_drawn(const m2_tokenizer *tokenizer, const char *name, uint32_t first,
+                          uint32_t n)
 {
     char *text = malloc(TEXT_BYTES);
     if (!text) abort();
     uint64_t state = 1;
-    for (size_t k = 0; k < TEXT_BYTES; k++) {
+    size_t bytes = 0;
+    while (bytes + 4 <= TEXT_BYTES) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        text[k] = (char)('a' + (state >> 33) % (mask + 1));
+        bytes += m2_utf8_put(first + (uint32_t)(state >> 33) % n, text + bytes);
     }
-    measure(tokenizer, name, text, TEXT_BYTES);
+    measure(tokenizer, name, text, bytes);
     free(text);
 }
 
@@ -119,6 +123,7 @@ int main(int argc, char **argv)
         { "marks of two classes", "\xcc\x81\xcc\xa3" },
         { "marks of one class", "\xcc\x81" },
         { "a and marks", "a\xcc\x81" },
+        { "emoji run", "\xf0\x9f\x98\x80" },
         { "emoji ZWJ run", "\xf0\x9f\x91\xa9\xe2\x80\x8d" },
         { "CJK", "\xe4\xbd\xa0\xe5\xa5\xbd" },
         { "CJK beyond the split", "\xf0\xa0\x80\x80" },
@@ -130,6 +135,17 @@ int main(int argc, char **argv)
         { "almost added tokens", "<|im_en" },
         { "long s", "'\xc5\xbf" },
         { "NUL-like controls", "\x01" },
+    };
+    static const struct {
+        const char *name;
+        uint32_t first, n;
+    } drawn[] = {
+        { "one word of two letters", 'a', 2 },   { "one word of four letters", 'a', 4 },
+        { "one word of eight letters", 'a', 8 }, { "one word of all letters", 'a', 26 },
+        { "drawn punctuation", '!', 15 },        { "drawn Cyrillic", 0x430, 32 },
+        { "drawn Devanagari", 0x905, 50 },       { "drawn Hangul", 0xac00, 11172 },
+        { "drawn emoji", 0x1f300, 0x300 },       { "drawn CJK beyond the split", 0x20000, 0x2000 },
+        { "drawn cuneiform", 0x12000, 0x380 },
     };
     if (argc < 2) {
         fprintf(stderr, "usage: bench_tokenizer TOKENIZER.json [TEXT-FILE ...]\n");
@@ -150,8 +166,8 @@ int main(int argc, char **argv)
         30000);
     for (size_t k = 0; k < sizeof units / sizeof *units; k++)
         measure_repeated(tokenizer, units[k][0], units[k][1], TEXT_BYTES);
-    measure_word(tokenizer, "one word of all letters", 25);
-    measure_word(tokenizer, "one word of four letters", 3);
+    for (size_t k = 0; k < sizeof drawn / sizeof *drawn; k++)
+        measure_drawn(tokenizer, drawn[k].name, drawn[k].first, drawn[k].n);
     for (int k = 2; k < argc; k++) measure_file(tokenizer, argv[k]);
     m2_tokenizer_close(tokenizer);
     return 0;

@@ -1,9 +1,14 @@
 #include "model/text/bpe.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PREFETCH 12 /* merges ahead; positions of one rank lie far apart */
+/* Tokens are sure up to a token that two windows share, so a window re-reads the last part of the one
+ * before it: a sixteenth. */
+#define OVERLAP(window) ((window) / 16)
+#define DIGIT_BITS_MAX  12 /* two of them hold a rank: ids end at 2^24 */
+#define WIDER           8  /* a window's growth where two shared no token */
 
 static uint64_t hash_pair(uint32_t left, uint32_t right)
 {
@@ -89,11 +94,14 @@ void m2_bpe_set_bytes(m2_bpe *bpe, const uint32_t byte_id[256])
 static m2_status tokens_reserve(m2_bpe_tokens *tokens, size_t n)
 {
     if (n <= tokens->room) return M2_OK;
-    uint32_t *ids = realloc(tokens->ids, n * sizeof *ids);
-    if (ids) tokens->ids = ids;
-    uint32_t *ends = ids ? realloc(tokens->ends, n * sizeof *ends) : NULL;
-    if (!ends) return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for %zu tokens", n);
-    tokens->ends = ends;
+    /* What they hold is of no use any more: freed first, so that there is never room for both. */
+    m2_bpe_tokens_free(tokens);
+    tokens->ids = malloc(n * sizeof *tokens->ids);
+    tokens->ends = malloc(n * sizeof *tokens->ends);
+    if (!tokens->ids || !tokens->ends) {
+        m2_bpe_tokens_free(tokens);
+        return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for %zu tokens", n);
+    }
     tokens->room = n;
     return M2_OK;
 }
@@ -141,26 +149,23 @@ static void encode_by_scan(const m2_bpe *bpe, const unsigned char *bytes, size_t
 void m2_bpe_scratch_free(m2_bpe_scratch *scratch)
 {
     free(scratch->symbols);
-    free(scratch->nodes);
-    free(scratch->batch);
     free(scratch->heap);
-    free(scratch->bucket_of);
+    free(scratch->line);
     *scratch = (m2_bpe_scratch){ 0 };
 }
 
-static m2_status scratch_reserve(const m2_bpe *bpe, m2_bpe_scratch *s, size_t n)
+static m2_status scratch_reserve(m2_bpe_scratch *s, size_t n)
 {
     if (n <= s->room) return M2_OK;
     const uint64_t n_steps = s->n_steps;
     m2_bpe_scratch_free(s);
     s->n_steps = n_steps;
     s->symbols = malloc(n * sizeof *s->symbols);
-    /* A merge uses up a node and makes at most two, and there are less than n: 2 n live at most. */
-    s->nodes = malloc((2 * n + 1) * sizeof *s->nodes);
-    s->batch = malloc((2 * n + 1) * sizeof *s->batch); /* all nodes may be in one list */
-    s->heap = malloc(n * sizeof *s->heap);
-    s->bucket_of = calloc(bpe->n_merges + (size_t)1, sizeof *s->bucket_of);
-    if (!s->symbols || !s->nodes || !s->batch || !s->heap || !s->bucket_of) {
+    /* At first less than n pairs; a merge takes one out and puts at most two in, and there are less
+     * than n merges. */
+    s->heap = malloc(2 * n * sizeof *s->heap);
+    s->line = malloc(2 * n * sizeof *s->line);
+    if (!s->symbols || !s->heap || !s->line) {
         m2_bpe_scratch_free(s);
         return m2_fail(M2_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", n);
     }
@@ -168,23 +173,51 @@ static m2_status scratch_reserve(const m2_bpe *bpe, m2_bpe_scratch *s, size_t n)
     return M2_OK;
 }
 
-/* State of one long piece.  A rank with positions waiting is in the heap once, its positions in a
- * linked list; an entry whose pair has changed since is dropped when it is met. */
-typedef struct long_piece {
-    const m2_bpe *bpe;
-    m2_bpe_scratch *s;
-    size_t n_heap;
-    uint32_t n_nodes, free_node; /* nodes are counted from 1; 0 ends a list */
-} long_piece;
+/* Pairs to be merged, in the order of merging: by rank, then by position.  What comes in that order
+ * stands in line, the rest in a heap: of a pattern repeated all comes in order, and costs a step
+ * each.  An entry whose pair has changed since is dropped when it is met. */
+typedef struct pair_queue {
+    uint64_t *heap, *line;
+    size_t n_heap, begin, end, room; /* line[begin, end), at most line[room - 1] */
+} pair_queue;
 
-static uint64_t make_node(uint32_t at, uint32_t next)
+static uint64_t make_key(uint32_t rank, uint32_t at)
 {
-    return (uint64_t)at << 32 | next;
+    return (uint64_t)rank << 32 | at;
 }
 
-static uint32_t node_next(uint64_t node)
+static void queue_push(pair_queue *queue, uint64_t key)
 {
-    return (uint32_t)node;
+    if (queue->end < queue->room &&
+        (queue->end == queue->begin || queue->line[queue->end - 1] < key)) {
+        queue->line[queue->end++] = key;
+        return;
+    }
+    uint64_t *heap = queue->heap;
+    size_t k = queue->n_heap++;
+    for (; k > 0 && heap[(k - 1) / 2] > key; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
+    heap[k] = key;
+}
+
+static int queue_pop(pair_queue *queue, uint64_t *key_out)
+{
+    uint64_t *heap = queue->heap;
+    if (queue->begin < queue->end && (queue->n_heap == 0 || queue->line[queue->begin] < heap[0])) {
+        *key_out = queue->line[queue->begin++];
+        return 1;
+    }
+    if (queue->n_heap == 0) return 0;
+    *key_out = heap[0];
+    const size_t n = --queue->n_heap;
+    const uint64_t last = heap[n];
+    size_t k = 0;
+    for (size_t child; (child = 2 * k + 1) < n; k = child) {
+        child += child + 1 < n && heap[child + 1] < heap[child];
+        if (heap[child] >= last) break;
+        heap[k] = heap[child];
+    }
+    heap[k] = last;
+    return 1;
 }
 
 /* Make the pair at `at` one token. */
@@ -197,188 +230,135 @@ static void unlink_right(m2_bpe_scratch *s, uint32_t at, uint32_t merged)
     if (behind != M2_BPE_NONE) s->symbols[behind].previous = at;
 }
 
-static uint32_t pair_rank(const m2_bpe *bpe, m2_bpe_scratch *s, uint32_t at)
+/* The pair that begins at `at` has become another one. */
+static void set_pair(const m2_bpe *bpe, m2_bpe_scratch *s, uint32_t at, pair_queue *queue)
 {
     const uint32_t right = s->symbols[at].next;
+    const uint32_t rank =
+        right == M2_BPE_NONE ? M2_BPE_NONE : rank_of(bpe, s->symbols[at].id, s->symbols[right].id);
     s->n_steps++;
-    return right == M2_BPE_NONE ? M2_BPE_NONE
-                                : rank_of(bpe, s->symbols[at].id, s->symbols[right].id);
-}
-
-static void heap_push(long_piece *p, uint32_t rank)
-{
-    uint32_t *heap = p->s->heap;
-    size_t k = p->n_heap++;
-    for (; k > 0 && heap[(k - 1) / 2] > rank; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
-    heap[k] = rank;
-}
-
-static uint32_t heap_pop(long_piece *p)
-{
-    uint32_t *heap = p->s->heap;
-    const uint32_t top = heap[0], last = heap[--p->n_heap];
-    size_t k = 0;
-    for (size_t child; (child = 2 * k + 1) < p->n_heap; k = child) {
-        if (child + 1 < p->n_heap && heap[child + 1] < heap[child]) child++;
-        if (heap[child] >= last) break;
-        heap[k] = heap[child];
-    }
-    heap[k] = last;
-    return top;
-}
-
-/* The pair that begins at `at` has become another one. */
-static void set_pair(long_piece *p, uint32_t at, uint32_t rank)
-{
-    m2_bpe_scratch *s = p->s;
     s->symbols[at].rank = rank;
-    if (rank == M2_BPE_NONE) return;
-    uint32_t node = p->free_node;
-    if (node)
-        p->free_node = node_next(s->nodes[node]);
-    else
-        node = ++p->n_nodes;
-    if (!s->bucket_of[rank]) heap_push(p, rank);
-    s->nodes[node] = make_node(at, s->bucket_of[rank]);
-    s->bucket_of[rank] = node;
+    if (rank != M2_BPE_NONE) queue_push(queue, make_key(rank, at));
 }
 
-static int by_position(const void *a, const void *b)
+/* Order keys[0, n) by rank, stably, by two digits of the rank. */
+static void sort_by_rank(uint64_t *keys, uint64_t *spare, size_t n, uint32_t n_ranks)
 {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Take a rank's positions, in order from left to right, and forget its list. */
-static size_t take_bucket(long_piece *p, uint32_t rank)
-{
-    m2_bpe_scratch *s = p->s;
-    size_t n_listed = 0, n = 0;
-    /* Following the list and looking at the symbols are kept apart: only the first has to wait for
-     * one load after the other. */
-    for (uint32_t node = s->bucket_of[rank], after; node; node = after) {
-        s->batch[n_listed++] = (uint32_t)(s->nodes[node] >> 32);
-        after = node_next(s->nodes[node]);
-        s->nodes[node] = make_node(0, p->free_node);
-        p->free_node = node;
-    }
-    for (size_t k = 0; k < n_listed; k++) {
-        const uint32_t at = s->batch[k];
-        /* Stale, or here twice: the mark keeps a position from being taken again. */
-        if (s->symbols[at].rank != rank) continue;
-        s->symbols[at].rank = M2_BPE_NONE;
-        s->batch[n++] = at;
-    }
-    s->bucket_of[rank] = 0;
-    int is_descending = 1;
-    for (size_t k = 0; k < n; k++) {
-        s->symbols[s->batch[k]].rank = rank;
-        is_descending &= k == 0 || s->batch[k - 1] > s->batch[k];
-    }
-    if (is_descending) { /* the usual case: found from left to right, listed last first */
-        for (size_t k = 0; k < n / 2; k++) {
-            const uint32_t swapped = s->batch[k];
-            s->batch[k] = s->batch[n - 1 - k];
-            s->batch[n - 1 - k] = swapped;
+    int digit_bits = 1;
+    while ((uint64_t)1 << 2 * digit_bits < n_ranks) digit_bits++;
+    assert(digit_bits <= DIGIT_BITS_MAX);
+    for (int digit = 0; digit < 2; digit++) {
+        const int shift = 32 + digit * digit_bits;
+        const uint64_t mask = ((uint64_t)1 << digit_bits) - 1;
+        uint32_t begin[1 << DIGIT_BITS_MAX];
+        memset(begin, 0, sizeof *begin << digit_bits);
+        for (size_t k = 0; k < n; k++) begin[keys[k] >> shift & mask]++;
+        for (uint32_t k = 0, sum = 0, count; k <= mask; k++, sum += count) {
+            count = begin[k];
+            begin[k] = sum;
         }
-    } else {
-        qsort(s->batch, n, sizeof *s->batch, by_position);
+        for (size_t k = 0; k < n; k++) spare[begin[keys[k] >> shift & mask]++] = keys[k];
+        uint64_t *swapped = keys;
+        keys = spare;
+        spare = swapped;
     }
-    return n;
 }
 
-/* All pairs still to be merged, as rank * 2^32 + position, in a binary heap over the nodes' memory. */
-static void ordered_push(uint64_t *heap, size_t *n_heap, uint32_t rank, uint32_t at)
+/* One token a byte. */
+static void load_symbols(const m2_bpe *bpe, const unsigned char *bytes, size_t n, m2_bpe_scratch *s,
+                         pair_queue *queue)
 {
-    const uint64_t key = (uint64_t)rank << 32 | at;
-    size_t k = (*n_heap)++;
-    for (; k > 0 && heap[(k - 1) / 2] > key; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
-    heap[k] = key;
-}
-
-static uint64_t ordered_pop(uint64_t *heap, size_t *n_heap)
-{
-    const uint64_t top = heap[0], last = heap[--*n_heap];
-    size_t k = 0;
-    for (size_t child; (child = 2 * k + 1) < *n_heap; k = child) {
-        if (child + 1 < *n_heap && heap[child + 1] < heap[child]) child++;
-        if (heap[child] >= last) break;
-        heap[k] = heap[child];
+    size_t n_keys = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const int is_last = k + 1 == n;
+        const uint32_t rank =
+            is_last ? M2_BPE_NONE : bpe->byte_ranks[bytes[k] * 256 + bytes[k + 1]];
+        s->symbols[k] = (m2_bpe_symbol){ .id = bpe->byte_id[bytes[k]],
+                                         .next = is_last ? M2_BPE_NONE : k + 1,
+                                         .previous = k > 0 ? k - 1 : M2_BPE_NONE,
+                                         .rank = rank };
+        if (rank != M2_BPE_NONE) s->line[n_keys++] = make_key(rank, k);
     }
-    heap[k] = last;
-    return top;
+    sort_by_rank(s->line, s->heap, n_keys, bpe->n_merges);
+    queue->end = n_keys;
+    s->n_steps += n;
 }
 
-/* Finish a piece in which a merge has made a pair of lower rank than its own: trained merges never
- * do, but a file may hold any.  Every pair then goes through one heap, at a few times the cost. */
-static void finish_by_heap(const m2_bpe *bpe, m2_bpe_scratch *s)
+/* Tokens of a window that begins at `from`, behind those that are there. */
+static void encode_window(const m2_bpe *bpe, const unsigned char *bytes, size_t from, size_t n,
+                          m2_bpe_scratch *s, m2_bpe_tokens *tokens)
 {
-    uint64_t *heap = s->nodes;
-    size_t n_heap = 0;
-    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->symbols[k].next)
-        if (s->symbols[k].rank != M2_BPE_NONE) ordered_push(heap, &n_heap, s->symbols[k].rank, k);
-    while (n_heap > 0) {
-        const uint64_t key = ordered_pop(heap, &n_heap);
+    pair_queue queue = { .heap = s->heap, .line = s->line, .room = 2 * n };
+    load_symbols(bpe, bytes + from, n, s, &queue);
+    for (uint64_t key; queue_pop(&queue, &key);) {
         const uint32_t rank = (uint32_t)(key >> 32), at = (uint32_t)key;
         if (s->symbols[at].rank != rank) continue;
         unlink_right(s, at, bpe->merged_of[rank]);
-        const uint32_t changed[2] = { at, s->symbols[at].previous };
-        for (int k = 0; k < 2; k++) {
-            if (changed[k] == M2_BPE_NONE) continue;
-            s->symbols[changed[k]].rank = pair_rank(bpe, s, changed[k]);
-            if (s->symbols[changed[k]].rank != M2_BPE_NONE)
-                ordered_push(heap, &n_heap, s->symbols[changed[k]].rank, changed[k]);
-        }
+        set_pair(bpe, s, at, &queue);
+        const uint32_t before = s->symbols[at].previous;
+        if (before != M2_BPE_NONE) set_pair(bpe, s, before, &queue);
+    }
+    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->symbols[k].next) {
+        const uint32_t next = s->symbols[k].next;
+        tokens->ids[tokens->n] = s->symbols[k].id;
+        tokens->ends[tokens->n++] = (uint32_t)from + (next == M2_BPE_NONE ? (uint32_t)n : next);
     }
 }
 
-static void encode_by_buckets(const m2_bpe *bpe, const unsigned char *bytes, size_t n,
-                              m2_bpe_scratch *s, m2_bpe_tokens *tokens)
+/* Join tokens [0, n_old) with those of a window that began at the token `first` of them: up to the
+ * first token of the same bytes the old ones stay, behind it come the new.  0 where there is none. */
+static int join(m2_bpe_tokens *tokens, size_t first, size_t n_old)
 {
-    long_piece p = { .bpe = bpe, .s = s };
-    for (uint32_t k = 0; k < n; k++) {
-        s->symbols[k].id = bpe->byte_id[bytes[k]];
-        s->symbols[k].next = k + 1 < n ? k + 1 : M2_BPE_NONE;
-        s->symbols[k].previous = k > 0 ? k - 1 : M2_BPE_NONE;
-    }
-    for (uint32_t k = 0; k + 1 < n; k++)
-        set_pair(&p, k, bpe->byte_ranks[bytes[k] * 256 + bytes[k + 1]]);
-    s->symbols[n - 1].rank = M2_BPE_NONE;
-    s->n_steps += n;
-    int is_falling = 0;
-    while (p.n_heap > 0 && !is_falling) {
-        const uint32_t rank = heap_pop(&p);
-        const size_t n_batch = take_bucket(&p, rank);
-        for (size_t k = 0; k < n_batch && !is_falling; k++) {
-            const uint32_t at = s->batch[k];
-            if (k + PREFETCH < n_batch) __builtin_prefetch(&s->symbols[s->batch[k + PREFETCH]], 1);
-            if (s->symbols[at].rank != rank) continue; /* its left half went to the pair before */
-            unlink_right(s, at, bpe->merged_of[rank]);
-            set_pair(&p, at, pair_rank(bpe, s, at));
-            const uint32_t before = s->symbols[at].previous;
-            if (before != M2_BPE_NONE) set_pair(&p, before, pair_rank(bpe, s, before));
-            is_falling = p.n_heap > 0 && s->heap[0] <= rank;
+    uint32_t *ids = tokens->ids, *ends = tokens->ends;
+    uint32_t old_begin = ends[first - 1], new_begin = old_begin;
+    for (size_t a = first, b = n_old; a < n_old && b < tokens->n;) {
+        if (old_begin == new_begin && ends[a] == ends[b]) {
+            const size_t n = tokens->n - (b + 1);
+            memmove(ids + a + 1, ids + b + 1, n * sizeof *ids);
+            memmove(ends + a + 1, ends + b + 1, n * sizeof *ends);
+            tokens->n = a + 1 + n;
+            return 1;
         }
+        if (ends[a] <= ends[b])
+            old_begin = ends[a++];
+        else
+            new_begin = ends[b++];
     }
-    for (; p.n_heap > 0; heap_pop(&p)) s->bucket_of[s->heap[0]] = 0;
-    if (is_falling) finish_by_heap(bpe, s);
+    return 0;
+}
+
+/* A long piece, `window` bytes at a time; 0 where two windows shared no token. */
+static int encode_by_windows(const m2_bpe *bpe, const unsigned char *bytes, size_t n, size_t window,
+                             m2_bpe_scratch *s, m2_bpe_tokens *tokens)
+{
+    size_t end = window < n ? window : n;
     tokens->n = 0;
-    for (uint32_t k = 0; k != M2_BPE_NONE; k = s->symbols[k].next) {
-        tokens->ids[tokens->n] = s->symbols[k].id;
-        tokens->ends[tokens->n++] =
-            s->symbols[k].next == M2_BPE_NONE ? (uint32_t)n : s->symbols[k].next;
+    encode_window(bpe, bytes, 0, end, s, tokens);
+    while (end < n) {
+        size_t first = tokens->n - 1; /* the last token that begins in front of the overlap */
+        while (first > 0 && tokens->ends[first - 1] + OVERLAP(window) > end) first--;
+        if (first == 0) return 0;
+        const size_t from = tokens->ends[first - 1], n_old = tokens->n;
+        if (from + window <= end) return 0;
+        end = from + window < n ? from + window : n;
+        encode_window(bpe, bytes, from, end - from, s, tokens);
+        if (!join(tokens, first, n_old)) return 0;
     }
+    return 1;
 }
 
 m2_status m2_bpe_encode(const m2_bpe *bpe, const unsigned char *bytes, size_t n, size_t scan_max,
-                        m2_bpe_scratch *scratch, m2_bpe_tokens *tokens)
+                        size_t window, m2_bpe_scratch *scratch, m2_bpe_tokens *tokens)
 {
-    M2_TRY(tokens_reserve(tokens, n));
     if (n <= scan_max && n <= M2_BPE_SCAN_MAX) {
+        M2_TRY(tokens_reserve(tokens, n));
         encode_by_scan(bpe, bytes, n, scratch, tokens);
         return M2_OK;
     }
-    M2_TRY(scratch_reserve(bpe, scratch, n));
-    encode_by_buckets(bpe, bytes, n, scratch, tokens);
-    return M2_OK;
+    for (;; window *= WIDER) {
+        const int is_whole = window >= n;
+        M2_TRY(tokens_reserve(tokens, is_whole ? n : n + window));
+        M2_TRY(scratch_reserve(scratch, is_whole ? n : window));
+        if (encode_by_windows(bpe, bytes, n, window, scratch, tokens)) return M2_OK;
+    }
 }

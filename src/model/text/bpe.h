@@ -3,9 +3,17 @@
  * Starting from one token a byte, the pair of neighbours with the lowest rank is merged, the
  * leftmost first, until no pair has a rank.
  *
- * Cost     pieces of a word's length are scanned; longer ones keep positions in a bucket a rank, so
+ * Cost     pieces of a word's length are scanned; longer ones keep their pairs in a queue by rank, so
  *          a piece of n bytes takes about n steps, whatever it holds.
- * Memory   of a long piece: at most 52 bytes a byte, in the caller's scratch.
+ * Windows  a long piece is encoded window by window, each beginning at a token of the one before.
+ *          That is exact: a row of tokens is the encoding of its bytes if and only if each two
+ *          neighbours are the encoding of theirs.  (Take the first merge across one of the row's
+ *          boundaries.  All merges before it lie within tokens, and each came first among all pairs,
+ *          so it came first among those of any two neighbours: alone, the two would merge across
+ *          their boundary as well.  The other way round likewise.)  Where two windows share a token,
+ *          all neighbours of the joined row stand side by side in one of the two.  Where they share
+ *          none, the piece is encoded again in wider windows, at last in one.
+ * Memory   of a long piece: 8 bytes a byte for its tokens, and 48 bytes a byte of the window.
  * Threads  a table may be used by many threads, a scratch by one.
  */
 #ifndef M2_MODEL_TEXT_BPE_H
@@ -35,7 +43,8 @@ typedef struct m2_bpe {
     uint32_t n_merges;
 } m2_bpe;
 
-/* Room for n_merges. */
+/* Room for n_merges, at most M2_BPE_MERGES_MAX. */
+#define M2_BPE_MERGES_MAX ((uint32_t)1 << 24)
 m2_status m2_bpe_create(m2_bpe *bpe, uint32_t n_merges);
 void m2_bpe_destroy(m2_bpe *bpe);
 /* The merge of the next rank, of tokens that meet at bytes `last` and `first`; a pair given again
@@ -47,7 +56,7 @@ void m2_bpe_set_bytes(m2_bpe *bpe, const uint32_t byte_id[256]);
 /* How many of bytes[0, n) can end up in one token; no merge crosses to what is behind. */
 size_t m2_bpe_run(const m2_bpe *bpe, const unsigned char *bytes, size_t n);
 
-/* A token of a long piece, by its first byte; one cache line holds all that a merge touches of it. */
+/* A token of a window, by its first byte. */
 typedef struct m2_bpe_symbol {
     uint32_t id;
     uint32_t next, previous; /* first bytes of its neighbours, or M2_BPE_NONE */
@@ -56,10 +65,7 @@ typedef struct m2_bpe_symbol {
 
 typedef struct m2_bpe_scratch {
     m2_bpe_symbol *symbols; /* [room] */
-    uint64_t *nodes;        /* [2 * room + 1]: position, next node           */
-    uint32_t *batch;        /* [2 * room + 1] positions of the rank at hand        */
-    uint32_t *heap;         /* [room] ranks with positions waiting               */
-    uint32_t *bucket_of;    /* [n_merges] first node of a rank's list, or 0  */
+    uint64_t *heap, *line;  /* [2 * room] pairs to merge: rank, first byte */
     size_t room;
     uint64_t n_steps; /* merges tried and pairs looked up so far, for tests of the cost */
 } m2_bpe_scratch;
@@ -74,11 +80,12 @@ typedef struct m2_bpe_tokens {
 
 void m2_bpe_tokens_free(m2_bpe_tokens *tokens);
 
-/* bytes[0, n), 1 <= n < 2^30.  Pieces over `scan_max` (at most M2_BPE_SCAN_MAX) bytes go through the
- * buckets; both ways give the same tokens.
+/* bytes[0, n), 1 <= n < 2^30.  Pieces over `scan_max` (at most M2_BPE_SCAN_MAX) bytes go through
+ * windows of `window` (at least 2) bytes; every way gives the same tokens.
  * Errors  M2_ERR_MEMORY */
 #define M2_BPE_SCAN_MAX 40
+#define M2_BPE_WINDOW   8192
 m2_status m2_bpe_encode(const m2_bpe *bpe, const unsigned char *bytes, size_t n, size_t scan_max,
-                        m2_bpe_scratch *scratch, m2_bpe_tokens *tokens);
+                        size_t window, m2_bpe_scratch *scratch, m2_bpe_tokens *tokens);
 
 #endif

@@ -147,7 +147,7 @@ static m2_status encode_piece(encoder *e, cursor *place, size_t end)
     while (first_byte < place->at_byte) {
         const size_t run_begin = first_byte;
         const size_t n = m2_bpe_run(bpe, text + run_begin, place->at_byte - run_begin);
-        M2_TRY(m2_bpe_encode(bpe, text + run_begin, n, M2_BPE_SCAN_MAX, &e->scratch,
+        M2_TRY(m2_bpe_encode(bpe, text + run_begin, n, M2_BPE_SCAN_MAX, M2_BPE_WINDOW, &e->scratch,
                              &e->piece_tokens));
         for (size_t k = 0; k < e->piece_tokens.n; k++) {
             const size_t end_byte = run_begin + e->piece_tokens.ends[k];

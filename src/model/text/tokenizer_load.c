@@ -168,6 +168,9 @@ static m2_status read_merges(loader *l, const section *s)
     for (int is_first = m2_pull_open(&pull, '['); m2_pull_more(&pull, ']', &is_first); n++)
         m2_pull_skip(&pull, DEPTH_MAX);
     if (pull.error) return not_json(l, &pull);
+    if (n > M2_BPE_MERGES_MAX)
+        return m2_fail(M2_ERR_FORMAT, "%s: %u merges, at most %u are taken", l->path, n,
+                       M2_BPE_MERGES_MAX);
     M2_TRY(m2_bpe_create(&l->tokenizer->bpe, n));
     m2_buffer whole = { 0 };
     m2_status status = M2_OK;
