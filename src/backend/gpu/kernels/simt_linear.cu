@@ -1,0 +1,341 @@
+/* simt_linear.cu - y[r] = x[r] . w[g]^T (+ bias) without a vendor's library, any shape.
+ *
+ * bf16      tiles of 128 x 128 on matrix units, K in steps of 32, the next step's operands on their
+ *           way in registers; edges are zeros in shared memory
+ * f32       tiles of 128 x 64 by FMA, 8 x 4 results a thread
+ * Rows      tiles begin anew at every group, so that a tile has one weight slice
+ * Numerics  bf16: f32 accumulators of the matrix units.  f32: chains of 32, gathered over 512 of K
+ *           before they join the total, as on the CPU: one chain would lose ten times as much
+ * Order     of K ascending, whatever the number of rows
+ * Twin      backend/cpu/ref/linear.c */
+#include "backend/gpu/kernels/simt_linear.cuh"
+
+#include <assert.h>
+
+typedef struct linear_shape {
+    int64_t n, k, out, tiles_across;
+    int n_groups;
+    int64_t begin[M2_GROUPS_MAX + 1];      /* rows of a group                     */
+    int64_t tile_begin[M2_GROUPS_MAX + 1]; /* its first tile, in rows of all tiles */
+} linear_shape;
+
+typedef struct linear_tile {
+    int group;
+    int64_t row, row_end, column; /* first row, end of the group's rows, first output */
+} linear_tile;
+
+static __device__ __forceinline__ linear_tile tile_of(const linear_shape &shape, int tile_m,
+                                                      int tile_n)
+{
+    const int64_t tile_row = blockIdx.x / shape.tiles_across;
+    linear_tile tile = { 0, shape.begin[0] + tile_row * tile_m, shape.begin[1],
+                         (blockIdx.x - tile_row * shape.tiles_across) * tile_n };
+#pragma unroll
+    for (int g = 1; g < M2_GROUPS_MAX; g++) {
+        if (g >= shape.n_groups || tile_row < shape.tile_begin[g]) continue;
+        tile.group = g;
+        tile.row = shape.begin[g] + (tile_row - shape.tile_begin[g]) * tile_m;
+        tile.row_end = shape.begin[g + 1];
+    }
+    return tile;
+}
+
+/* ---- bf16 ------------------------------------------------------------------------------------------ */
+
+#define TILE       128
+#define STEP       32
+#define STRIDE     (STEP + 8) /* of a tile's row in shared memory: no two rows on one bank */
+#define UNITS      2          /* of eight elements that a thread loads of each operand     */
+#define WARP_ROWS  64
+#define WARP_COLS  32
+#define STAGE_COLS 20 /* stride of a warp's 16 x 16 results on their way out */
+
+typedef struct bf16_operands {
+    uint4 a[UNITS], b[UNITS];
+} bf16_operands;
+
+/* Eight elements of K from k on, of a row that is there, zeros behind the end. */
+template <int IS_WIDE>
+static __device__ __forceinline__ uint4 load_unit(const gpu_bf16 *row, int64_t k_all, int64_t k)
+{
+    union {
+        gpu_bf16 values[8];
+        uint4 raw;
+    } pack;
+    pack.raw = make_uint4(0, 0, 0, 0);
+    if constexpr (IS_WIDE) {
+        if (k < k_all) pack.raw = *(const uint4 *)(row + k);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (k + j < k_all) pack.values[j] = row[k + j];
+    }
+    return pack.raw;
+}
+
+/* The rows of x and of w that this thread loads from, clamped to those that are there. */
+typedef struct bf16_rows {
+    const gpu_bf16 *a[UNITS], *b[UNITS];
+} bf16_rows;
+
+static __device__ __forceinline__ bf16_rows rows_of(const gpu_bf16 *x, const gpu_bf16 *w,
+                                                    const linear_shape &shape,
+                                                    const linear_tile &tile)
+{
+    bf16_rows rows;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        const int r = (threadIdx.x + u * SIMT_THREADS) / (STEP / 8);
+        const int64_t row = tile.row + r < tile.row_end ? tile.row + r : tile.row_end - 1;
+        const int64_t o = tile.column + r < shape.out ? tile.column + r : shape.out - 1;
+        rows.a[u] = x + row * shape.k;
+        rows.b[u] = w + (tile.group * shape.out + o) * shape.k;
+    }
+    return rows;
+}
+
+template <int IS_WIDE>
+static __device__ __forceinline__ void load_step(const bf16_rows &rows, int64_t k_all, int64_t k,
+                                                 bf16_operands *to)
+{
+    const int inside = threadIdx.x % (STEP / 8) * 8; /* SIMT_THREADS is a multiple of STEP / 8 */
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        to->a[u] = load_unit<IS_WIDE>(rows.a[u], k_all, k + inside);
+        to->b[u] = load_unit<IS_WIDE>(rows.b[u], k_all, k + inside);
+    }
+}
+
+static __device__ __forceinline__ void store_step(const bf16_operands *from, gpu_bf16 *a,
+                                                  gpu_bf16 *b)
+{
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        const int unit = threadIdx.x + u * SIMT_THREADS;
+        const int at = unit / (STEP / 8) * STRIDE + unit % (STEP / 8) * 8;
+        *(uint4 *)(a + at) = from->a[u];
+        *(uint4 *)(b + at) = from->b[u];
+    }
+}
+
+/* A warp's 16 x 16 results from `stage` to y, with the bias. */
+template <typename Y, int IS_WIDE>
+static __device__ __forceinline__ void
+store_results(const float *stage, simt_any bias, Y *y, const linear_shape &shape,
+              const linear_tile &tile, int64_t row, int64_t column)
+{
+    const int lane = threadIdx.x % SIMT_WARP;
+    const int r = lane / 2, c = lane % 2 * 8;
+    const int64_t left = shape.out - column - c;
+    float value[SIMT_VECTOR];
+    if (row + r >= tile.row_end || left <= 0) return;
+    const int n = left < SIMT_VECTOR ? (int)left : SIMT_VECTOR;
+#pragma unroll
+    for (int j = 0; j < SIMT_VECTOR; j++) {
+        value[j] = stage[r * STAGE_COLS + c + j];
+        if (bias.data && j < n)
+            value[j] += simt_any_get(bias, tile.group * shape.out + column + c + j);
+    }
+    simt_put_some<IS_WIDE>(y, (row + r) * shape.out + column + c, n, value);
+}
+
+template <typename Y, int IS_WIDE>
+static __global__ void __launch_bounds__(SIMT_THREADS, 2)
+    linear_bf16_kernel(const gpu_bf16 *x, const gpu_bf16 *w, simt_any bias, Y *y,
+                       linear_shape shape)
+{
+    typedef gpu_wmma::fragment<gpu_wmma::matrix_a, 16, 16, 16, gpu_bf16, gpu_wmma::row_major>
+        frag_a;
+    typedef gpu_wmma::fragment<gpu_wmma::matrix_b, 16, 16, 16, gpu_bf16, gpu_wmma::col_major>
+        frag_b;
+    typedef gpu_wmma::fragment<gpu_wmma::accumulator, 16, 16, 16, float> frag_c;
+    __shared__ __align__(128) gpu_bf16 tiles[2][2][TILE * STRIDE]; /* [buffer][operand] */
+
+    const linear_tile tile = tile_of(shape, TILE, TILE);
+    const int warp = threadIdx.x / SIMT_WARP;
+    const int warp_row = warp / (TILE / WARP_COLS) * WARP_ROWS;
+    const int warp_column = warp % (TILE / WARP_COLS) * WARP_COLS;
+    frag_c sums[WARP_ROWS / 16][WARP_COLS / 16];
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS / 16; i++)
+#pragma unroll
+        for (int j = 0; j < WARP_COLS / 16; j++) gpu_wmma::fill_fragment(sums[i][j], 0.0f);
+
+    const bf16_rows rows = rows_of(x, w, shape, tile);
+    bf16_operands next;
+    load_step<IS_WIDE>(rows, shape.k, 0, &next);
+    int buffer = 0;
+    for (int64_t k = 0; k < shape.k; k += STEP, buffer ^= 1) {
+        store_step(&next, tiles[buffer][0], tiles[buffer][1]);
+        __syncthreads(); /* the other buffer was read before this thread came here */
+        if (k + STEP < shape.k) load_step<IS_WIDE>(rows, shape.k, k + STEP, &next);
+#pragma unroll
+        for (int inside = 0; inside < STEP; inside += 16) {
+            frag_b b[WARP_COLS / 16];
+#pragma unroll
+            for (int j = 0; j < WARP_COLS / 16; j++)
+                gpu_wmma::load_matrix_sync(
+                    b[j], tiles[buffer][1] + (warp_column + j * 16) * STRIDE + inside, STRIDE);
+#pragma unroll
+            for (int i = 0; i < WARP_ROWS / 16; i++) {
+                frag_a a;
+                gpu_wmma::load_matrix_sync(
+                    a, tiles[buffer][0] + (warp_row + i * 16) * STRIDE + inside, STRIDE);
+#pragma unroll
+                for (int j = 0; j < WARP_COLS / 16; j++)
+                    gpu_wmma::mma_sync(sums[i][j], a, b[j], sums[i][j]);
+            }
+        }
+    }
+    __syncthreads();
+    float *stage = (float *)tiles + warp * 16 * STAGE_COLS;
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < WARP_COLS / 16; j++) {
+            gpu_wmma::store_matrix_sync(stage, sums[i][j], STAGE_COLS, gpu_wmma::mem_row_major);
+            gpu_syncwarp();
+            store_results<Y, IS_WIDE>(stage, bias, y, shape, tile, tile.row + warp_row + i * 16,
+                                      tile.column + warp_column + j * 16);
+            gpu_syncwarp();
+        }
+    }
+}
+
+/* ---- f32 ------------------------------------------------------------------------------------------- */
+
+#define F32_ROWS    128
+#define F32_COLS    64
+#define F32_STEP    16
+#define F32_CHAIN   32  /* of K in one chain                         */
+#define F32_PARTIAL 512 /* of K gathered before it joins the total   */
+#define OWN_ROWS    8   /* results of a thread                       */
+#define OWN_COLS    4
+
+/* One step of an operand into shared memory, K outermost. */
+template <int N_ROWS>
+static __device__ __forceinline__ void load_f32(const float *x, int64_t row, int64_t row_end,
+                                                int64_t k_all, int64_t k, float (*to)[N_ROWS + 4])
+{
+    for (int i = threadIdx.x; i < N_ROWS * F32_STEP; i += SIMT_THREADS) {
+        const int r = i / F32_STEP, inside = i % F32_STEP;
+        const int64_t from = row + r < row_end ? row + r : row_end - 1;
+        to[inside][r] = k + inside < k_all ? x[from * k_all + k + inside] : 0.0f;
+    }
+}
+
+typedef struct f32_sums {
+    float total[OWN_ROWS][OWN_COLS], partial[OWN_ROWS][OWN_COLS], chain[OWN_ROWS][OWN_COLS];
+} f32_sums;
+
+/* The chain ends and joins the partial sum, which joins the total where it is full. */
+static __device__ __forceinline__ void gather(f32_sums *sums, int is_full)
+{
+#pragma unroll
+    for (int i = 0; i < OWN_ROWS; i++) {
+#pragma unroll
+        for (int j = 0; j < OWN_COLS; j++) {
+            sums->partial[i][j] += sums->chain[i][j];
+            sums->chain[i][j] = 0.0f;
+            if (!is_full) continue;
+            sums->total[i][j] += sums->partial[i][j];
+            sums->partial[i][j] = 0.0f;
+        }
+    }
+}
+
+template <typename Y>
+static __global__ void __launch_bounds__(SIMT_THREADS, 1)
+    linear_f32_kernel(const float *x, const float *w, simt_any bias, Y *y, linear_shape shape)
+{
+    __shared__ __align__(16) float a[F32_STEP][F32_ROWS + 4], b[F32_STEP][F32_COLS + 4];
+    const linear_tile tile = tile_of(shape, F32_ROWS, F32_COLS);
+    const int own_row = threadIdx.x / (F32_COLS / OWN_COLS) * OWN_ROWS;
+    const int own_column = threadIdx.x % (F32_COLS / OWN_COLS) * OWN_COLS;
+    f32_sums sums = {};
+    for (int64_t k = 0; k < shape.k; k += F32_STEP) {
+        __syncthreads(); /* the step before has been read */
+        load_f32<F32_ROWS>(x, tile.row, tile.row_end, shape.k, k, a);
+        load_f32<F32_COLS>(w + tile.group * shape.out * shape.k, tile.column, shape.out, shape.k, k,
+                           b);
+        __syncthreads();
+#pragma unroll
+        for (int inside = 0; inside < F32_STEP; inside++) {
+            float left[OWN_ROWS], right[OWN_COLS];
+#pragma unroll
+            for (int i = 0; i < OWN_ROWS; i++) left[i] = a[inside][own_row + i];
+#pragma unroll
+            for (int j = 0; j < OWN_COLS; j++) right[j] = b[inside][own_column + j];
+#pragma unroll
+            for (int i = 0; i < OWN_ROWS; i++)
+#pragma unroll
+                for (int j = 0; j < OWN_COLS; j++)
+                    sums.chain[i][j] = fmaf(left[i], right[j], sums.chain[i][j]);
+        }
+        const int64_t done = k + F32_STEP;
+        if (done % F32_CHAIN == 0) gather(&sums, done % F32_PARTIAL == 0);
+    }
+    gather(&sums, 1);
+#pragma unroll
+    for (int i = 0; i < OWN_ROWS; i++) {
+#pragma unroll
+        for (int j = 0; j < OWN_COLS; j++) {
+            const int64_t row = tile.row + own_row + i, column = tile.column + own_column + j;
+            if (row >= tile.row_end || column >= shape.out) continue;
+            float value = sums.total[i][j];
+            if (bias.data) value += simt_any_get(bias, tile.group * shape.out + column);
+            simt_put(y, row * shape.out + column, value);
+        }
+    }
+}
+
+/* ---- launch ---------------------------------------------------------------------------------------- */
+
+static linear_shape shape_of(const m2_linear_args *args, int tile_m, int tile_n)
+{
+    linear_shape shape;
+    shape.n = args->x->shape[0];
+    shape.k = args->x->shape[1];
+    shape.out = args->y->shape[1];
+    shape.tiles_across = (shape.out + tile_n - 1) / tile_n;
+    shape.n_groups = args->groups ? args->groups->n_groups : 1;
+    shape.begin[0] = shape.tile_begin[0] = 0;
+    for (int g = 0; g < M2_GROUPS_MAX; g++) {
+        const int is_group = g < shape.n_groups;
+        shape.begin[g + 1] = !is_group      ? shape.begin[g]
+                             : args->groups ? args->groups->begin[g + 1]
+                                            : shape.n;
+        const int64_t rows = shape.begin[g + 1] - shape.begin[g];
+        shape.tile_begin[g + 1] = shape.tile_begin[g] + (rows + tile_m - 1) / tile_m;
+    }
+    return shape;
+}
+
+extern "C" void m2_gpu_linear_own(struct m2_gpu *gpu, const m2_linear_args *args)
+{
+    const int is_bf16 = args->x->dtype == M2_BF16;
+    const int tile_m = is_bf16 ? TILE : F32_ROWS, tile_n = is_bf16 ? TILE : F32_COLS;
+    const linear_shape shape = shape_of(args, tile_m, tile_n);
+    const simt_any bias = simt_any_of(args->bias);
+    assert(args->w->dtype == args->x->dtype && args->w->shape[1] == shape.k);
+    assert(args->w->shape[0] == shape.out * shape.n_groups && args->y->shape[0] == shape.n);
+    assert(shape.begin[shape.n_groups] == shape.n);
+    if (shape.n == 0 || shape.out == 0) return;
+    const int is_wide = simt_is_wide(args->x, shape.k) && simt_is_wide(args->w, shape.k) &&
+                        simt_is_wide(args->y, shape.out);
+    const unsigned int grid = (unsigned int)(shape.tile_begin[M2_GROUPS_MAX] * shape.tiles_across);
+    SIMT_BY_TYPE(args->y->dtype, Y, {
+        if (is_bf16) {
+            SIMT_BY_WIDTH(is_wide, WIDE, {
+                linear_bf16_kernel<Y, WIDE><<<grid, SIMT_THREADS, 0, gpu->stream>>>(
+                    (const gpu_bf16 *)args->x->data, (const gpu_bf16 *)args->w->data, bias,
+                    (Y *)args->y->data, shape);
+            });
+        } else {
+            linear_f32_kernel<Y><<<grid, SIMT_THREADS, 0, gpu->stream>>>(
+                (const float *)args->x->data, (const float *)args->w->data, bias,
+                (Y *)args->y->data, shape);
+        }
+    });
+    m2_gpu_launched(gpu, "linear");
+}

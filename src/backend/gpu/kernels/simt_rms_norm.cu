@@ -1,0 +1,90 @@
+/* simt_rms_norm.cu - y = (x * rsqrt(mean(x^2) + eps)) * (w[g] + offset), row by row.
+ *
+ * Why    short rows (heads) take 32 lanes each, long ones a whole block: no lane adds more than a few
+ *        dozen squares in one chain
+ * Order  which of the two is decided by the rows' length alone
+ * Twin   backend/cpu/ref/rms_norm.c */
+#include "backend/gpu/kernels/simt_common.cuh"
+
+#include <assert.h>
+
+#define SHORT_ROW 1024
+
+typedef struct norm_shape {
+    int64_t n_rows, rows_per_item;
+    int dim;
+    float eps, weight_offset;
+    simt_groups groups;
+} norm_shape;
+
+/* LANES threads, 32 or SIMT_THREADS, walk one row. */
+template <typename T, typename Y, int LANES, int IS_WIDE>
+static __global__ void norm_kernel(const T *x, simt_any w, Y *y, norm_shape shape)
+{
+    const int lane = threadIdx.x % LANES;
+    const int64_t asked = (int64_t)blockIdx.x * (SIMT_THREADS / LANES) + threadIdx.x / LANES;
+    const int is_row = asked < shape.n_rows;
+    const int64_t row =
+        is_row ? asked : shape.n_rows - 1; /* surplus lanes join in and keep still */
+    const T *from = x + row * shape.dim;
+    Y *to = y + row * shape.dim;
+    float sum = 0.0f;
+    for (int i = lane * SIMT_VECTOR; i < shape.dim; i += LANES * SIMT_VECTOR) {
+        float value[SIMT_VECTOR];
+        simt_get_some<IS_WIDE>(from, i, shape.dim - i, value);
+#pragma unroll
+        for (int j = 0; j < SIMT_VECTOR; j++) sum = fmaf(value[j], value[j], sum);
+    }
+    sum = LANES == SIMT_WARP ? simt_warp_sum(sum) : simt_block_sum(sum);
+    const float scale = 1.0f / sqrtf(sum / (float)shape.dim + shape.eps);
+    const int64_t w_begin =
+        w.data ? simt_group_of(shape.groups, row / shape.rows_per_item) * (int64_t)shape.dim : 0;
+    for (int i = lane * SIMT_VECTOR; is_row && i < shape.dim; i += LANES * SIMT_VECTOR) {
+        float value[SIMT_VECTOR], weight[SIMT_VECTOR];
+        const int left = shape.dim - i;
+        simt_get_some<IS_WIDE>(from, i, left, value);
+        if (w.data) simt_any_get_some<IS_WIDE>(w, w_begin + i, left, weight);
+#pragma unroll
+        for (int j = 0; j < SIMT_VECTOR; j++) {
+            value[j] *= scale;
+            if (w.data) value[j] *= weight[j] + shape.weight_offset;
+        }
+        simt_put_some<IS_WIDE>(to, i, left, value);
+    }
+}
+
+template <typename T, typename Y, int LANES>
+static void norm_rows(struct m2_gpu *gpu, const m2_rms_norm_args *args, const norm_shape *shape)
+{
+    const int is_wide = simt_is_wide(args->x, shape->dim) && simt_is_wide(args->y, shape->dim) &&
+                        simt_is_wide(args->w, shape->dim);
+    const int per_block = SIMT_THREADS / LANES;
+    const unsigned int blocks = (unsigned int)((shape->n_rows + per_block - 1) / per_block);
+    SIMT_BY_WIDTH(is_wide, WIDE, {
+        norm_kernel<T, Y, LANES, WIDE><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(
+            (const T *)args->x->data, simt_any_of(args->w), (Y *)args->y->data, *shape);
+    });
+}
+
+extern "C" void m2_gpu_rms_norm(const m2_ops *ops, const m2_rms_norm_args *args)
+{
+    struct m2_gpu *gpu = m2_gpu_of(ops);
+    const m2_tensor *x = args->x;
+    norm_shape shape;
+    shape.dim = (int)x->shape[x->n_dims - 1];
+    shape.n_rows = shape.dim ? m2_tensor_count(x) / shape.dim : 0;
+    const int64_t n_items = x->n_dims == 1 ? 1 : x->shape[0];
+    assert(m2_tensor_count(args->y) == m2_tensor_count(x));
+    if (shape.n_rows == 0) return;
+    shape.rows_per_item = shape.n_rows / n_items;
+    shape.eps = args->eps;
+    shape.weight_offset = args->weight_offset;
+    shape.groups = simt_groups_of(args->groups, n_items);
+    SIMT_BY_TYPE(x->dtype, T, SIMT_BY_TYPE(args->y->dtype, Y, {
+                     if (shape.dim <= SHORT_ROW)
+                         norm_rows<T, Y, SIMT_WARP>(gpu, args, &shape);
+                     else
+                         norm_rows<T, Y, SIMT_THREADS>(gpu, args, &shape);
+                 }));
+    m2_gpu_launched(gpu, "rms_norm");
+}
