@@ -66,6 +66,21 @@ static void to_rgb(const AVFrame *frame, uint8_t *rgb)
         }
 }
 
+/* The planes of 4:2:0 one behind the other. */
+static void add_planes(m2_test_clip *clip, const AVFrame *frame)
+{
+    const int widths[3] = { frame->width, (frame->width + 1) / 2, (frame->width + 1) / 2 };
+    const int heights[3] = { frame->height, (frame->height + 1) / 2, (frame->height + 1) / 2 };
+    clip->yuv_bytes = 0;
+    for (int p = 0; p < 3; p++) clip->yuv_bytes += widths[p] * heights[p];
+    clip->yuv = realloc(clip->yuv, (size_t)((clip->n_frames + 1) * clip->yuv_bytes));
+    assert_non_null(clip->yuv);
+    uint8_t *to = clip->yuv + clip->n_frames * clip->yuv_bytes;
+    for (int p = 0; p < 3; p++)
+        for (int y = 0; y < heights[p]; y++, to += widths[p])
+            memcpy(to, frame->data[p] + (ptrdiff_t)y * frame->linesize[p], (size_t)widths[p]);
+}
+
 static void add_picture(m2_test_clip *clip, const AVFrame *frame, int64_t pts)
 {
     const size_t bytes = (size_t)frame->width * (size_t)frame->height * 3;
@@ -75,6 +90,7 @@ static void add_picture(m2_test_clip *clip, const AVFrame *frame, int64_t pts)
     clip->rgb = realloc(clip->rgb, (size_t)(clip->n_frames + 1) * bytes);
     assert_non_null(clip->rgb);
     to_rgb(frame, clip->rgb + (size_t)clip->n_frames * bytes);
+    add_planes(clip, frame);
     clip->n_frames++;
 }
 
@@ -182,6 +198,7 @@ void m2_test_clip_free(m2_test_clip *clip)
     avcodec_parameters_free(&clip->audio);
     av_dict_free(&clip->tags);
     free(clip->rgb);
+    free(clip->yuv);
     free(clip->samples);
     *clip = (m2_test_clip){ 0 };
 }

@@ -21,6 +21,8 @@ typedef struct m2_test_clip {
     /* As decoded. */
     int64_t n_frames;
     uint8_t *rgb; /* [n_frames, height, width, 3]                     */
+    uint8_t *yuv; /* [n_frames, yuv_bytes] planes Y, U, V as coded    */
+    int64_t yuv_bytes;
     int64_t n_samples;
     float *samples;                    /* [n_samples, 2]                           */
     int64_t first_frame, first_sample; /* their time stamps, in frames and samples */
