@@ -55,8 +55,11 @@ typedef struct magi2_engine magi2_engine;
 
 typedef struct magi2_params {
     const char *model_dir; /* checkpoint root; required                                       */
-    const char *backend;   /* "auto" or "cpu"                                                 */
-    const char *isa;       /* NULL: the best of the machine; "ref", "avx2", "avx512"          */
+    const char *backend;   /* "auto" (a GPU if the build and the machine have one), "cpu",
+                              "cuda" or "musa"                                                */
+    int device;            /* which GPU, from 0                                               */
+    size_t vram_limit;     /* bytes that may be taken on it; 0: all that are free             */
+    const char *isa;       /* CPU: NULL is the best of the machine; "ref", "avx2", "avx512"   */
     int n_threads;         /* 0: every CPU that the process may use                           */
     size_t ram_limit;      /* bytes that the plan must stay under; 0: none                    */
     void (*log)(void *user, magi2_log_level level, const char *component, const char *text);
@@ -164,6 +167,19 @@ magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_js
 magi2_status magi2_inspect(const char *path, int as_json, char **text_out);
 /* This machine on one page: what a bug report needs. */
 magi2_status magi2_doctor(int as_json, char **text_out);
+
+typedef struct magi2_bench_request {
+    const char *tier; /* NULL: the model's default                                              */
+    int n_steps;      /* steps that are timed; 0: 5                                             */
+    int n_layers;     /* made-up weights: MoE layers with experts of their own; 0: all that fit */
+    const char *small_model_dir; /* taken when the CPU computes and no tier is asked for; NULL: none */
+    const volatile int *cancel;  /* non-zero: stop within a step; may be NULL                        */
+} magi2_bench_request;
+/* One denoising step, measured: whole, by operators, against what the machine reaches at best.  With
+ * params->model_dir NULL, the released architecture with made-up weights, as many as fit.  The text is
+ * given on MAGI2_ERR_NUMERIC too: the same steps did not give the same bits. */
+magi2_status magi2_bench_step(const magi2_params *params, const magi2_bench_request *request,
+                              int as_json, char **text_out);
 void magi2_free(char *text);
 
 /* For signal handlers of a program that must end at once: removes files under way. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define HOST_ALIGN 256
 
@@ -44,13 +45,55 @@ static void host_publish(const m2_ops *ops, void *host, const m2_tensor *from)
     ops->download(ops, host, from);
 }
 
+/* On the host an operator is over when its call is: a mark is the time of day. */
+struct m2_timer {
+    struct timespec *marks;
+};
+
+static void host_timer_destroy(const m2_ops *ops, m2_timer *timer)
+{
+    (void)ops;
+    if (!timer) return;
+    free(timer->marks);
+    free(timer);
+}
+
+static m2_status host_timer_create(const m2_ops *ops, int n_marks, m2_timer **timer_out)
+{
+    m2_timer *timer = calloc(1, sizeof *timer);
+    if (timer) timer->marks = calloc((size_t)n_marks, sizeof *timer->marks);
+    if (!timer || !timer->marks) {
+        host_timer_destroy(ops, timer);
+        return m2_fail(M2_ERR_MEMORY, "no memory for %d marks of time", n_marks);
+    }
+    *timer_out = timer;
+    return M2_OK;
+}
+
+static void host_timer_mark(const m2_ops *ops, m2_timer *timer, int idx)
+{
+    (void)ops;
+    clock_gettime(CLOCK_MONOTONIC, &timer->marks[idx]);
+}
+
+static double host_timer_ms(const m2_ops *ops, const m2_timer *timer, int from, int to)
+{
+    (void)ops;
+    const struct timespec *a = &timer->marks[from], *b = &timer->marks[to];
+    return 1e3 * (double)(b->tv_sec - a->tv_sec) + 1e-6 * (double)(b->tv_nsec - a->tv_nsec);
+}
+
 const m2_device_api m2_host_device = { .alloc = host_alloc,
                                        .release = host_release,
                                        .wait = host_wait,
                                        .memory = host_memory,
                                        .mailbox_create = host_mailbox_create,
                                        .mailbox_destroy = host_release,
-                                       .publish = host_publish };
+                                       .publish = host_publish,
+                                       .timer_create = host_timer_create,
+                                       .timer_destroy = host_timer_destroy,
+                                       .timer_mark = host_timer_mark,
+                                       .timer_ms = host_timer_ms };
 
 /* A host arena is mapped when touched, and poisoned in sanitized builds; a device's is one block. */
 m2_status m2_device_arena_create(const m2_ops *ops, m2_arena *arena, const char *name, size_t bytes)
@@ -72,6 +115,21 @@ void m2_device_arena_destroy(const m2_ops *ops, m2_arena *arena)
 m2_status m2_device_wait(const m2_ops *ops)
 {
     return ops->device_api->wait(ops);
+}
+
+m2_status m2_device_fetch(const m2_ops *ops, const m2_tensor *tensor, m2_tensor *host_out,
+                          void **copy_out)
+{
+    *host_out = *tensor;
+    *copy_out = NULL;
+    if (m2_device_is_host(ops)) return M2_OK;
+    const size_t bytes = m2_tensor_bytes(tensor);
+    void *copy = malloc(bytes ? bytes : 1);
+    if (!copy) return m2_fail(M2_ERR_MEMORY, "no memory for %zu bytes from the device", bytes);
+    ops->download(ops, copy, tensor);
+    host_out->data = copy;
+    *copy_out = copy;
+    return m2_device_wait(ops);
 }
 
 int m2_device_is_host(const m2_ops *ops)

@@ -20,6 +20,9 @@
 /* A recorded run of operators, replayed with one launch. */
 typedef struct m2_recording m2_recording;
 
+/* Points in the order of the calls, told apart by the device's own clock. */
+typedef struct m2_timer m2_timer;
+
 typedef struct m2_device_api {
     /* Memory aligned to 256 bytes, not cleared.  Errors M2_ERR_MEMORY: needed, free, what to try. */
     m2_status (*alloc)(const m2_ops *ops, const char *name, size_t bytes, void **memory_out);
@@ -40,6 +43,14 @@ typedef struct m2_device_api {
     m2_status (*mailbox_create)(const m2_ops *ops, size_t bytes, void **host_out);
     void (*mailbox_destroy)(const m2_ops *ops, void *host);
     void (*publish)(const m2_ops *ops, void *host, const m2_tensor *from);
+
+    /* Marks 0 ... n_marks - 1, each set as often as wanted; the last time counts.  A mark is an
+     * operation like an operator: it stands behind the calls before it.  `timer_ms` wants both marks
+     * set and an m2_device_wait() since.  Errors  M2_ERR_MEMORY, M2_ERR_INTERNAL */
+    m2_status (*timer_create)(const m2_ops *ops, int n_marks, m2_timer **timer_out);
+    void (*timer_destroy)(const m2_ops *ops, m2_timer *timer);
+    void (*timer_mark)(const m2_ops *ops, m2_timer *timer, int idx);
+    double (*timer_ms)(const m2_ops *ops, const m2_timer *timer, int from, int to);
 } m2_device_api;
 
 /* The host as a device: memory of the system, nothing to wait for, no recordings. */
@@ -50,6 +61,10 @@ m2_status m2_device_arena_create(const m2_ops *ops, m2_arena *arena, const char 
                                  size_t bytes);
 void m2_device_arena_destroy(const m2_ops *ops, m2_arena *arena);
 m2_status m2_device_wait(const m2_ops *ops);
+/* The values of `tensor` where the host may read them: the same memory on the host, else a copy in
+ * *copy_out, which the caller frees.  Errors  M2_ERR_MEMORY, M2_ERR_INTERNAL */
+m2_status m2_device_fetch(const m2_ops *ops, const m2_tensor *tensor, m2_tensor *host_out,
+                          void **copy_out);
 /* Pointers of the table may be followed by the host. */
 int m2_device_is_host(const m2_ops *ops);
 

@@ -242,17 +242,21 @@ typedef struct m2_moe_ffn_args {
 
 /* ---- sampler -------------------------------------------------------------------------------- */
 
+/* Recorded steps are replayed, so whatever changes from step to step stands in a table on the device,
+ * and `step` [1] i32, there too, says which row: the steps done. */
+
 /* v = u + s * (c - u), three f32 operations. */
 typedef struct m2_guidance_mix_args {
-    const m2_tensor *cond, *uncond; /* [channels, frames, inner] f32                 */
-    const m2_tensor *scale;         /* [frames] f32, or [1] for all                  */
-    m2_tensor *v;                   /* shape of cond; may be uncond                  */
+    const m2_tensor *cond, *uncond; /* [channels, frames, inner] f32                    */
+    const m2_tensor *scale;         /* [n_steps, frames] f32, or [n_steps, 1] for all   */
+    const m2_tensor *step;          /* [1] i32: the row of scale; NULL: row 0           */
+    m2_tensor *v;                   /* shape of cond; may be uncond                     */
 } m2_guidance_mix_args;
 
 /* The skimmed-linear change of u before the mix, in place on uncond. */
 typedef struct m2_guidance_skim_args {
     const m2_tensor *cond, *latent; /* [channels, frames, inner] f32 */
-    const m2_tensor *scale;         /* [frames] or [1] f32           */
+    const m2_tensor *scale, *step;  /* as of guidance_mix            */
     float skim_scale;
     m2_tensor *uncond; /* in/out                        */
 } m2_guidance_skim_args;
@@ -266,15 +270,48 @@ typedef struct m2_guidance_rescale_args {
     m2_tensor *v;
 } m2_guidance_rescale_args;
 
-/* out = sum over i of coefficient[i] * term[i]: each product and each sum one f32 operation, left to
- * right, no FMA.  out may be any of the terms. */
-#define M2_COMBINE_MAX 4
-typedef struct m2_combine_args {
-    int n_terms;
-    const m2_tensor *terms[M2_COMBINE_MAX]; /* same count, f32 */
-    float coefficients[M2_COMBINE_MAX];
-    m2_tensor *out;
-} m2_combine_args;
+/* One step of UniPC for one latent, k = *step; every product and every sum is one f32 operation,
+ * left to right, no FMA.  a, b ... are of row k of the table.
+ *
+ *   clean[k % 3] = latent + minus_sigma * velocity                 (`now`; `last`, `older` before it)
+ *   corrector 1  latent = a * start + b * last + c * (now - last)
+ *   corrector 2  latent = a * start + b * last + c * (rho_older * ((older - last) * inverse_r)
+ *                                                     + rho_now * (now - last))
+ *   start = latent
+ *   predictor 1  latent = p * start + q * now
+ *   predictor 2  latent = p * start + q * now + s * ((last - now) * predictor_inverse_r)
+ *   predictor 0  the last step: latent = now, and nothing else
+ *
+ * Step 0 clears the two older clean latents, so that what is saved of it has no stray bits. */
+enum {
+    M2_UNIPC_MINUS_SIGMA = 0,
+    M2_UNIPC_CORRECTOR, /* its order: 0, 1, 2    */
+    M2_UNIPC_CORRECTOR_START,
+    M2_UNIPC_CORRECTOR_LAST,
+    M2_UNIPC_CORRECTOR_SLOPE,
+    M2_UNIPC_INVERSE_R,
+    M2_UNIPC_RHO_OLDER,
+    M2_UNIPC_RHO_NOW,
+    M2_UNIPC_PREDICTOR, /* its order; 0: none    */
+    M2_UNIPC_PREDICTOR_START,
+    M2_UNIPC_PREDICTOR_NOW,
+    M2_UNIPC_PREDICTOR_SLOPE,
+    M2_UNIPC_PREDICTOR_INVERSE_R,
+    M2_UNIPC_COEFFS
+};
+typedef struct m2_unipc_step_args {
+    const m2_tensor *velocity; /* [n] f32                                       */
+    const m2_tensor *table;    /* [n_steps, M2_UNIPC_COEFFS] f32                */
+    const m2_tensor *step;     /* [1] i32, below n_steps                        */
+    m2_tensor *clean[3];       /* [n] f32: clean latents of the last steps      */
+    m2_tensor *start;          /* [n] f32: what the last predictor started from */
+    m2_tensor *latent;         /* [n] f32, in/out                               */
+} m2_unipc_step_args;
+
+/* *counter += 1: the end of a step. */
+typedef struct m2_advance_args {
+    m2_tensor *counter; /* [1] i32 */
+} m2_advance_args;
 
 /* ---- text encoder --------------------------------------------------------------------------- */
 
@@ -437,7 +474,7 @@ typedef struct m2_snake_args {
     X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_open) X(mhc_write)        \
     X(qk_norm_rope) X(attention_gate) X(swiglu7)                                                   \
     X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
-    X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(combine)                                \
+    X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(unipc_step) X(advance)                  \
     X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul) X(causal_conv_silu)           \
     X(gated_delta_rule) X(gated_rms_norm)                                                          \
     X(conv) X(conv_depthwise) X(conv_transpose) X(rms_act) X(upsample_nearest) X(split_time)       \
@@ -461,7 +498,8 @@ struct m2_ops {
 #undef M2_OPS_SLOT_
 };
 
-/* A table whose slots do nothing, for planning on measuring arenas. */
+/* A table whose slots do nothing, for planning on measuring arenas; its device is the host unless
+ * `device_api` is set to that of the table to plan for. */
 void m2_ops_init_measure(m2_ops *ops);
 
 #endif

@@ -12,6 +12,7 @@ int m2_cmd_decode(const m2_options *options);
 int m2_cmd_inspect(const m2_options *options);
 int m2_cmd_tokenize(const m2_options *options);
 int m2_cmd_doctor(const m2_options *options);
+int m2_cmd_bench(const m2_options *options);
 
 /* ---- shared by the commands (cli_common.c) ---- */
 
@@ -31,6 +32,10 @@ void m2_cli_log(void *user, magi2_log_level level, const char *component, const 
 magi2_log_level m2_cli_log_level(const m2_options *options);
 /* Engine parameters from --model, --backend, --threads ...; 0 or an exit code after a message. */
 int m2_cli_engine_params(const m2_options *options, magi2_params *params);
+/* --model or $MAGI2_MODEL; NULL: neither. */
+const char *m2_cli_given_model_dir(const m2_options *options);
+/* A text that the library gave goes to stdout; gives back the exit code of `status`. */
+int m2_cli_print_text(const m2_options *options, magi2_status status, char *text);
 /* Exit code for a status of the library. */
 int m2_cli_exit_code(magi2_status status);
 

@@ -73,11 +73,17 @@ int m2_cli_usage(const m2_options *options, const char *format, ...)
     return print_failure(options, M2_EXIT_USAGE, text);
 }
 
-const char *m2_cli_model_dir(const m2_options *options)
+const char *m2_cli_given_model_dir(const m2_options *options)
 {
     if (m2_options_has(options, M2_OPT_MODEL)) return options->values[M2_OPT_MODEL];
     const char *from_environment = getenv("MAGI2_MODEL");
-    if (from_environment && *from_environment) return from_environment;
+    return from_environment && *from_environment ? from_environment : NULL;
+}
+
+const char *m2_cli_model_dir(const m2_options *options)
+{
+    const char *given = m2_cli_given_model_dir(options);
+    if (given) return given;
     /* Installed beside the program, else where it was built. */
     static char path[4096];
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
@@ -155,18 +161,32 @@ magi2_log_level m2_cli_log_level(const m2_options *options)
 
 int m2_cli_engine_params(const m2_options *options, magi2_params *params)
 {
-    int64_t threads = 0;
+    int64_t threads = 0, device = 0;
     magi2_params_init(params);
     params->model_dir = m2_cli_model_dir(options);
     if (m2_options_int(options, M2_OPT_THREADS, 1, 1024, 0, &threads) != M2_OK ||
-        m2_options_bytes(options, M2_OPT_RAM_LIMIT, &params->ram_limit) != M2_OK)
+        m2_options_int(options, M2_OPT_DEVICE, 0, 1023, 0, &device) != M2_OK ||
+        m2_options_bytes(options, M2_OPT_RAM_LIMIT, &params->ram_limit) != M2_OK ||
+        m2_options_bytes(options, M2_OPT_VRAM_LIMIT, &params->vram_limit) != M2_OK)
         return m2_cli_fail(options, M2_EXIT_USAGE);
     params->n_threads = (int)threads;
+    params->device = (int)device;
     if (m2_options_has(options, M2_OPT_BACKEND)) params->backend = options->values[M2_OPT_BACKEND];
     params->isa = options->values[M2_OPT_ISA];
     params->log = m2_cli_log;
     params->log_level = m2_cli_log_level(options);
     return 0;
+}
+
+int m2_cli_print_text(const m2_options *options, magi2_status status, char *text)
+{
+    const int has_failed = text && (fputs(text, stdout) < 0 || fflush(stdout) != 0);
+    magi2_free(text);
+    if (has_failed) {
+        fprintf(stderr, "magi2: stdout cannot be written: %s\n", strerror(errno));
+        return M2_EXIT_FAILED;
+    }
+    return status == MAGI2_OK ? M2_EXIT_DONE : m2_cli_fail(options, m2_cli_exit_code(status));
 }
 
 int m2_cli_exit_code(magi2_status status)

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GEN  M2_CMD_GENERATE
-#define RUNS (M2_CMD_GENERATE | M2_CMD_DECODE)
-#define ALL  (RUNS | M2_CMD_INSPECT | M2_CMD_TOKENIZE | M2_CMD_DOCTOR | M2_CMD_PLAN)
+#define GEN   M2_CMD_GENERATE
+#define RUNS  (M2_CMD_GENERATE | M2_CMD_DECODE)
+#define BENCH M2_CMD_BENCH_STEP
+#define PLAN  M2_CMD_PLAN
+#define ALL   (RUNS | M2_CMD_INSPECT | M2_CMD_TOKENIZE | M2_CMD_DOCTOR | PLAN | BENCH)
 
 typedef struct option_row {
     const char *name;     /* without the dashes                       */
@@ -38,12 +40,12 @@ static const option_row table[M2_OPT_COUNT] = {
                              "no negative prompt: the uncond branch has no text", NULL },
     [M2_OPT_OUTPUT] = { "output", 'o', "FILE.mp4", RUNS,
                         "the clip to write; replaced if it is there", NULL },
-    [M2_OPT_TIER] = { "tier", 0, "NAME", GEN | M2_CMD_PLAN,
+    [M2_OPT_TIER] = { "tier", 0, "NAME", GEN | PLAN | BENCH,
                       "272p, 540p, 1080p, or one that the model's magi2.json names "
                       "(default: the model's)",
                       NULL },
-    [M2_OPT_STEPS] = { "steps", 0, "N", GEN, "denoising steps, 1 to 1000 (default: the model's)",
-                       NULL },
+    [M2_OPT_STEPS] = { "steps", 0, "N", GEN | BENCH,
+                       "denoising steps, 1 to 1000 (default: the model's; to measure, 5)", NULL },
     [M2_OPT_REFINER_STEPS] = { "refiner-steps", 0, "N", GEN, "steps of the 1080p refiner",
                                "the refiner is not built yet" },
     [M2_OPT_SHIFT] = { "shift", 0, "X", GEN, "sigma shift, above 0 (default: the model's)", NULL },
@@ -77,17 +79,22 @@ static const option_row table[M2_OPT_COUNT] = {
                                "H.264 encoder: libx264, h264_nvenc, libopenh264, h264_vaapi "
                                "(default: the first that opens)",
                                NULL },
-    [M2_OPT_BACKEND] = { "backend", 0, "NAME", RUNS, "auto or cpu", NULL },
-    [M2_OPT_THREADS] = { "threads", 0, "N", RUNS | M2_CMD_PLAN,
+    [M2_OPT_BACKEND] = { "backend", 0, "NAME", RUNS | PLAN | BENCH,
+                         "auto (a GPU if there is one), cpu, cuda or musa", NULL },
+    [M2_OPT_THREADS] = { "threads", 0, "N", RUNS | BENCH,
                          "CPU threads (default: every CPU the process may use)", NULL },
-    [M2_OPT_DEVICE] = { "device", 0, "N", RUNS, "which GPU", "the GPU backends are not built yet" },
-    [M2_OPT_ISA] = { "isa", 0, "NAME", RUNS,
+    [M2_OPT_DEVICE] = { "device", 0, "N", RUNS | PLAN | BENCH, "which GPU, from 0", NULL },
+    [M2_OPT_ISA] = { "isa", 0, "NAME", RUNS | BENCH,
                      "instruction set: ref, avx2, avx512 (for tests; same bits)", NULL },
-    [M2_OPT_RAM_LIMIT] = { "ram-limit", 0, "SIZE", RUNS,
+    [M2_OPT_RAM_LIMIT] = { "ram-limit", 0, "SIZE", RUNS | PLAN | BENCH,
                            "refuse a plan that needs more memory, mapped weights counted, e.g. 12G",
                            NULL },
-    [M2_OPT_VRAM_LIMIT] = { "vram-limit", 0, "SIZE", RUNS, "the same of a GPU",
-                            "the GPU backends are not built yet" },
+    [M2_OPT_VRAM_LIMIT] = { "vram-limit", 0, "SIZE", RUNS | PLAN | BENCH,
+                            "take no more than this on the GPU, e.g. 40G", NULL },
+    [M2_OPT_LAYERS] = { "layers", 0, "N", BENCH,
+                        "made-up weights: MoE layers with experts of their own, the others share "
+                        "them (default: as many as fit)",
+                        NULL },
     [M2_OPT_LAYOUT] = { "layout", 0, "SPEC", RUNS, "how ranks share the work",
                         "runs on several ranks are not built yet" },
     [M2_OPT_OFFLOAD] = { "offload", 0, "MODE", RUNS, "keep weights outside the device",
@@ -110,8 +117,8 @@ static const option_row table[M2_OPT_COUNT] = {
                         "go on from a state file, to the same bits as an unbroken run; takes no "
                         "--prompt",
                         NULL },
-    [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS, "errors alone", NULL },
-    [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, RUNS, "decisions too", NULL },
+    [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS | BENCH, "errors alone", NULL },
+    [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, RUNS | BENCH, "decisions too", NULL },
     [M2_OPT_JSON] = { "json", 0, NULL, ALL, "one JSON object a line on stdout", NULL },
     [M2_OPT_HELP] = { "help", 'h', NULL, ALL, "this text", NULL },
 };

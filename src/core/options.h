@@ -53,6 +53,7 @@ typedef enum m2_option_id {
     M2_OPT_ISA,
     M2_OPT_RAM_LIMIT,
     M2_OPT_VRAM_LIMIT,
+    M2_OPT_LAYERS,
     M2_OPT_LAYOUT,
     M2_OPT_OFFLOAD,
     M2_OPT_DTYPE,

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include "backend/device.h"
 #include "io/fault_list.h"
 
 #include <assert.h>
@@ -80,12 +81,6 @@ static int is_float(m2_dtype dtype)
     return dtype == M2_F32 || dtype == M2_BF16 || dtype == M2_F16 || dtype == M2_F64;
 }
 
-/* A measuring table plans for the CPU unless its `backend` was set to the device's. */
-static int is_host(const m2_ops *ops)
-{
-    return strcmp(ops->backend, "cpu") == 0 || strcmp(ops->backend, "measure") == 0;
-}
-
 /* To a device in parts through a buffer of bounded size.  Values that are not laid out plainly in
  * the file go in one part: of the released files only small ones are like that. */
 static m2_status upload(m2_weight_binder *binder, const m2_ckpt_tensor *from, m2_tensor *to)
@@ -119,14 +114,14 @@ static m2_status upload(m2_weight_binder *binder, const m2_ckpt_tensor *from, m2
 static void bring_in(m2_weight_binder *binder, const m2_ckpt_tensor *from, m2_tensor *to)
 {
     const m2_ops *const ops = binder->ops;
-    if (is_host(ops) && from->data && from->dtype == to->dtype) {
+    if (m2_device_is_host(ops) && from->data && from->dtype == to->dtype) {
         to->data = (void *)(uintptr_t)from->data; /* weights are only read */
         return;
     }
     /* The copy is taken from the arena even after a fault, so that a plan and a run agree. */
     *to = m2_tensor_new(binder->arena, to->dtype, to->n_dims, to->shape);
     if (ops->is_measuring || from->count == 0 || binder->status != M2_OK) return;
-    if (is_host(ops))
+    if (m2_device_is_host(ops))
         m2_checkpoint_read(from, to->dtype, to->data);
     else
         binder->status = upload(binder, from, to);

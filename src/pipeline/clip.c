@@ -124,6 +124,7 @@ static m2_status plan_clip(m2_clip *clip, int with_denoise, size_t *request_byte
     m2_ops measure;
     m2_arena request, step;
     m2_ops_init_measure(&measure);
+    measure.device_api = clip->engine->ops.device_api;
     m2_arena_init_measuring(&request, "request");
     m2_arena_init_measuring(&step, "step");
     m2_clip_layout(clip, &request, with_denoise);
@@ -150,12 +151,15 @@ m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
              "plan: request %.1f MiB, step %.1f MiB, weights %.1f MiB beside the mapped ones",
              (double)request_bytes / 1048576.0, (double)step_bytes / 1048576.0,
              (double)clip->engine->weights.used / 1048576.0);
-    const m2_memory_plan plan = { .mapped = clip->engine->mapped_bytes,
-                                  .copied = clip->engine->weights.used,
-                                  .wanted = request_bytes + step_bytes };
-    M2_TRY(m2_memory_check(&plan, clip->engine->ram_limit));
-    M2_TRY(m2_arena_create(&clip->request_arena, "request", request_bytes));
-    M2_TRY(m2_arena_create(&clip->step_arena, "step", step_bytes));
+    const m2_ops *ops = &clip->engine->ops;
+    if (m2_device_is_host(ops)) {
+        const m2_memory_plan plan = { .mapped = clip->engine->mapped_bytes,
+                                      .copied = clip->engine->weights.used,
+                                      .wanted = request_bytes + step_bytes };
+        M2_TRY(m2_memory_check(&plan, clip->engine->ram_limit));
+    }
+    M2_TRY(m2_device_arena_create(ops, &clip->request_arena, "request", request_bytes));
+    M2_TRY(m2_device_arena_create(ops, &clip->step_arena, "step", step_bytes));
     m2_clip_layout(clip, &clip->request_arena, with_denoise);
     return M2_OK;
 }
@@ -264,14 +268,23 @@ static m2_status prepare_request(m2_clip *clip)
     return pick_state_path(clip);
 }
 
+static m2_status save_tensor(m2_clip *clip, const char *name, const m2_tensor *tensor)
+{
+    m2_tensor host;
+    void *copy = NULL;
+    M2_TRY(m2_device_fetch(&clip->engine->ops, tensor, &host, &copy));
+    const m2_status status = m2_save_array(clip->save, name, &host);
+    free(copy);
+    return status;
+}
+
 static m2_status save_inputs(m2_clip *clip)
 {
     if (!clip->save) return M2_OK;
-    M2_TRY(m2_save_array(clip->save, "video_latent", &clip->video));
-    M2_TRY(m2_save_array(clip->save, "audio_latent", &clip->audio));
-    if (clip->features[0].data) M2_TRY(m2_save_array(clip->save, "text", &clip->features[0]));
-    if (clip->features[1].data)
-        M2_TRY(m2_save_array(clip->save, "negative_text", &clip->features[1]));
+    M2_TRY(save_tensor(clip, "video_latent", &clip->video));
+    M2_TRY(save_tensor(clip, "audio_latent", &clip->audio));
+    if (clip->features[0].data) M2_TRY(save_tensor(clip, "text", &clip->features[0]));
+    if (clip->features[1].data) M2_TRY(save_tensor(clip, "negative_text", &clip->features[1]));
     return M2_OK;
 }
 
@@ -321,8 +334,8 @@ void m2_clip_free(m2_clip *clip)
         free(clip->rendered[i]);
         free(clip->ids[i]);
     }
-    m2_arena_destroy(&clip->request_arena);
-    m2_arena_destroy(&clip->step_arena);
+    m2_device_arena_destroy(&clip->engine->ops, &clip->request_arena);
+    m2_device_arena_destroy(&clip->engine->ops, &clip->step_arena);
     m2_state_free(&clip->resumed);
     m2_save_close(clip->save);
 }
@@ -332,6 +345,8 @@ static m2_status run_clip(m2_engine *engine, const magi2_request *request, magi2
     const m2_log *log_before = m2_log_bind(&engine->log);
     m2_clip *clip = calloc(1, sizeof *clip);
     m2_status status = clip ? M2_OK : m2_fail(M2_ERR_MEMORY, "no memory for a clip");
+    /* A device belongs to the thread that works on it: the caller's may be another than at open. */
+    if (status == M2_OK) status = m2_device_wait(&engine->ops);
     if (status == M2_OK) {
         clip->engine = engine;
         clip->request = request;

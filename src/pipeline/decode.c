@@ -19,9 +19,8 @@ typedef struct output {
     int64_t n_samples;
 } output;
 
-static m2_status emit_frames(void *user, int64_t first_frame, const m2_tensor *frames)
+static m2_status write_frames(output *out, int64_t first_frame, const m2_tensor *frames)
 {
-    output *out = user;
     m2_clip *clip = out->clip;
     const m2_settings *s = &clip->settings;
     const size_t frame_bytes = (size_t)s->width * (size_t)s->height * 3;
@@ -42,6 +41,17 @@ static m2_status emit_frames(void *user, int64_t first_frame, const m2_tensor *f
     }
     m2_clip_report(clip, MAGI2_STAGE_DECODE, ++out->n_windows_done, out->n_windows + 1);
     return m2_clip_is_cancelled(clip) ? m2_clip_interrupted(clip) : M2_OK;
+}
+
+static m2_status emit_frames(void *user, int64_t first_frame, const m2_tensor *frames)
+{
+    output *out = user;
+    m2_tensor host;
+    void *copy = NULL;
+    M2_TRY(m2_device_fetch(&out->clip->engine->ops, frames, &host, &copy));
+    const m2_status status = write_frames(out, first_frame, &host);
+    free(copy);
+    return status;
 }
 
 static m2_status check_cancel(void *user)

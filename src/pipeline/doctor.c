@@ -1,6 +1,7 @@
 #include "pipeline/doctor.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/gpu/gpu.h"
 #include "core/threads.h"
 #include "media/mp4.h"
 #include "pipeline/memory.h"
@@ -56,6 +57,25 @@ static json_t *encoders(void)
     return list;
 }
 
+/* Each device by its banner, or why there is none. */
+static json_t *gpus(void)
+{
+    char why[256];
+    const int n = m2_gpu_count(why, sizeof why);
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        m2_gpu *gpu = NULL;
+        const m2_gpu_params params = { .device = i };
+        if (m2_gpu_open(&params, &gpu) == M2_OK)
+            json_array_append_new(list, json_string(m2_gpu_banner(gpu)));
+        else
+            json_array_append_new(list, json_string(m2_last_error()));
+        m2_gpu_close(gpu);
+    }
+    if (n == 0) json_array_append_new(list, json_sprintf("none: %s", why));
+    return list;
+}
+
 static json_t *collect(void)
 {
     struct utsname system;
@@ -83,7 +103,7 @@ static json_t *collect(void)
         json_object_set_new(root, "disk_free_bytes",
                             json_integer((json_int_t)disk.f_bavail * (json_int_t)disk.f_frsize));
     json_object_set_new(root, "video_encoders", encoders());
-    json_object_set_new(root, "gpu", json_string("the GPU backends are not built yet"));
+    json_object_set_new(root, "gpu", gpus());
     json_object_set_new(root, "mpi", json_string("runs on several ranks are not built yet"));
     return root;
 }

@@ -5,23 +5,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-static m2_status open_backend(const magi2_params *params, m2_engine *engine)
+static m2_status open_cpu(const magi2_params *params, m2_engine *engine)
 {
     m2_isa isa = M2_ISA_BEST;
-    const char *backend = params->backend ? params->backend : "auto";
-    if (strcmp(backend, "cuda") == 0 || strcmp(backend, "musa") == 0)
-        return m2_fail(M2_ERR_UNSUPPORTED,
-                       "--backend %s: the GPU backends are not built yet; use cpu", backend);
-    if (strcmp(backend, "auto") != 0 && strcmp(backend, "cpu") != 0)
-        return m2_fail(M2_ERR_ARG, "--backend %s: use auto or cpu", backend);
     if (params->isa && !m2_isa_parse(params->isa, &isa))
         return m2_fail(M2_ERR_ARG, "--isa %s: use ref, avx2 or avx512", params->isa);
-    M2_TRY(m2_pool_create(params->n_threads, &engine->pool));
     M2_TRY(m2_ops_init_cpu(&engine->ops, engine->pool, isa));
-    m2_group_init_solo(&engine->world, "world");
     m2_debug("pipeline", "backend cpu, isa %s, %d threads", engine->ops.isa,
              m2_pool_n_threads(engine->pool));
     return M2_OK;
+}
+
+static m2_status open_gpu(const magi2_params *params, m2_engine *engine)
+{
+    if (params->isa)
+        return m2_fail(M2_ERR_ARG, "--isa %s is of the CPU: leave it out, or add --backend cpu",
+                       params->isa);
+    const m2_gpu_params gpu = { .device = params->device, .memory_limit = params->vram_limit };
+    M2_TRY(m2_gpu_open(&gpu, &engine->gpu));
+    m2_ops_init_gpu(&engine->ops, engine->gpu);
+    m2_debug("pipeline", "backend %s", m2_gpu_banner(engine->gpu));
+    return M2_OK;
+}
+
+/* "auto" takes a GPU where the build and the machine have one, unless an option is of the CPU. */
+static m2_status open_backend(const magi2_params *params, m2_engine *engine)
+{
+    char why[256];
+    const char *backend = params->backend ? params->backend : "auto";
+    const int is_auto = strcmp(backend, "auto") == 0;
+    M2_TRY(m2_pool_create(params->n_threads, &engine->pool));
+    m2_group_init_solo(&engine->world, "world");
+    if (strcmp(backend, "cpu") == 0) return open_cpu(params, engine);
+    if (is_auto) {
+        if (params->isa || m2_gpu_count(why, sizeof why) == 0) return open_cpu(params, engine);
+        return open_gpu(params, engine);
+    }
+    if (strcmp(backend, "cuda") != 0 && strcmp(backend, "musa") != 0)
+        return m2_fail(M2_ERR_ARG, "--backend %s: use auto, cpu, cuda or musa", backend);
+    if (strcmp(backend, m2_gpu_vendor()) != 0)
+        return m2_fail(M2_ERR_UNSUPPORTED,
+                       "--backend %s: this build has %s%s; `./run build %s` makes one that has it",
+                       backend, *m2_gpu_vendor() ? m2_gpu_vendor() : "no GPU backend",
+                       *m2_gpu_vendor() ? " alone" : "", backend);
+    return open_gpu(params, engine);
 }
 
 static m2_status open_config(m2_engine *engine, const m2_model_paths *paths)
@@ -85,15 +112,19 @@ static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
     m2_ops measure;
     m2_arena measuring;
     m2_ops_init_measure(&measure);
+    measure.device_api = engine->ops.device_api;
     m2_arena_init_measuring(&measuring, "weights");
     M2_TRY(bind_networks(engine, &measure, &measuring, &text_config));
     close_networks(engine);
-    engine->mapped_bytes =
-        checkpoint_bytes(engine->preview_ckpt) + checkpoint_bytes(engine->text_ckpt);
-    const m2_memory_plan plan = { .mapped = engine->mapped_bytes, .copied = measuring.peak };
-    M2_TRY(m2_memory_check(&plan, engine->ram_limit));
-    M2_TRY(m2_arena_create(&engine->weights, "weights", measuring.peak));
-    return bind_networks(engine, &engine->ops, &engine->weights, &text_config);
+    if (m2_device_is_host(&engine->ops)) {
+        engine->mapped_bytes =
+            checkpoint_bytes(engine->preview_ckpt) + checkpoint_bytes(engine->text_ckpt);
+        const m2_memory_plan plan = { .mapped = engine->mapped_bytes, .copied = measuring.peak };
+        M2_TRY(m2_memory_check(&plan, engine->ram_limit));
+    }
+    M2_TRY(m2_device_arena_create(&engine->ops, &engine->weights, "weights", measuring.peak));
+    M2_TRY(bind_networks(engine, &engine->ops, &engine->weights, &text_config));
+    return m2_device_wait(&engine->ops);
 }
 
 static m2_status open_all(const magi2_params *params, const m2_model_paths *given,
@@ -127,8 +158,22 @@ m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out)
     return m2_engine_open_paths(params, NULL, engine_out);
 }
 
-m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,
-                               m2_engine **engine_out)
+/* A backend and the released config, no model. */
+static m2_status open_bare(const magi2_params *params, const m2_model_paths *none,
+                           m2_engine *engine)
+{
+    (void)none;
+    engine->ram_limit = params->ram_limit;
+    M2_TRY(open_backend(params, engine));
+    m2_model_config_init(&engine->config);
+    return M2_OK;
+}
+
+typedef m2_status open_parts(const magi2_params *params, const m2_model_paths *paths,
+                             m2_engine *engine);
+
+static m2_status open_engine(open_parts *open, const magi2_params *params,
+                             const m2_model_paths *paths, m2_engine **engine_out)
 {
     m2_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return m2_fail(M2_ERR_MEMORY, "no memory for an engine");
@@ -138,7 +183,7 @@ m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths 
                             .user = engine,
                             .level = (m2_log_level)params->log_level };
     const m2_log *log_before = m2_log_bind(&engine->log);
-    const m2_status status = open_all(params, paths, engine);
+    const m2_status status = open(params, paths, engine);
     m2_log_bind(log_before);
     if (status != M2_OK) {
         m2_engine_close(engine);
@@ -146,6 +191,17 @@ m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths 
     }
     *engine_out = engine;
     return M2_OK;
+}
+
+m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,
+                               m2_engine **engine_out)
+{
+    return open_engine(open_all, params, paths, engine_out);
+}
+
+m2_status m2_engine_open_bare(const magi2_params *params, m2_engine **engine_out)
+{
+    return open_engine(open_bare, params, NULL, engine_out);
 }
 
 void m2_engine_close(m2_engine *engine)
@@ -157,7 +213,8 @@ void m2_engine_close(m2_engine *engine)
     m2_checkpoint_close(engine->preview_ckpt);
     m2_checkpoint_close(engine->video_ckpt);
     m2_checkpoint_close(engine->audio_ckpt);
-    m2_arena_destroy(&engine->weights);
+    if (engine->ops.device_api) m2_device_arena_destroy(&engine->ops, &engine->weights);
+    m2_gpu_close(engine->gpu);
     m2_model_config_free(&engine->config);
     m2_pool_destroy(engine->pool);
     free(engine->model_dir);

@@ -7,6 +7,7 @@
 #define M2_PIPELINE_ENGINE_H
 
 #include "backend/cpu/cpu.h"
+#include "backend/gpu/gpu.h"
 #include "core/log.h"
 #include "io/checkpoint.h"
 #include "io/config.h"
@@ -25,6 +26,7 @@ typedef struct m2_engine {
     void (*user_log)(void *user, magi2_log_level level, const char *component, const char *text);
     void *user_log_user;
     m2_pool *pool;
+    m2_gpu *gpu; /* NULL: the CPU computes */
     m2_ops ops;
     m2_group world;
     size_t ram_limit; /* bytes; 0: none */
@@ -56,6 +58,10 @@ m2_status m2_model_paths_find(const char *model_dir, m2_model_paths *paths_out);
 /* Errors  M2_ERR_ARG, M2_ERR_IO, M2_ERR_FORMAT, M2_ERR_MODEL, M2_ERR_MEMORY, M2_ERR_UNSUPPORTED */
 m2_status m2_engine_open(const magi2_params *params, m2_engine **engine_out);
 void m2_engine_close(m2_engine *engine);
+
+/* A backend and the released config without any network: those stay NULL until the caller puts one in
+ * (closed with the engine).  params->model_dir is not read. */
+m2_status m2_engine_open_bare(const magi2_params *params, m2_engine **engine_out);
 
 /* The same for parts that lie elsewhere (golden data); params->model_dir is for messages alone. */
 m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,

@@ -73,22 +73,28 @@ int64_t m2_guidance_scales(const m2_guidance_params *params, m2_modality_latent 
 }
 
 m2_status m2_guidance_init(m2_guidance *guidance, m2_arena *arena, const m2_ops *ops,
-                           const m2_guidance_params *params, m2_modality_latent modality,
-                           int64_t n_frames)
+                           const m2_guidance_params *params, const m2_guidance_run *run)
 {
-    assert(n_frames >= 1);
+    assert(run->n_frames >= 1 && run->n_steps >= 1);
     M2_TRY(m2_guidance_params_check(params));
-    float *scales = malloc(m2_arena_array_bytes((size_t)n_frames, sizeof *scales));
+    const int64_t n_values =
+        params->use_trick && run->modality == M2_LATENT_VIDEO ? run->n_frames : 1;
+    const size_t count = (size_t)n_values * (size_t)run->n_steps;
+    float *scales = malloc(m2_arena_array_bytes(count, sizeof *scales));
     if (!scales)
-        return m2_fail(M2_ERR_MEMORY, "guidance: no memory for the scales of %lld frames",
-                       (long long)n_frames);
-    m2_guidance made = { .ops = ops, .params = *params, .modality = modality };
-    const int64_t n = m2_guidance_scales(params, modality, 1000, n_frames, scales);
-    made.scale_early = m2_tensor_make(arena, M2_F32, n);
-    made.scale_late = m2_tensor_make(arena, M2_F32, n);
-    ops->upload(ops, &made.scale_early, scales);
-    m2_guidance_scales(params, modality, -1, n_frames, scales);
-    ops->upload(ops, &made.scale_late, scales);
+        return m2_fail(M2_ERR_MEMORY, "guidance: no memory for the scales of %lld frames, %d steps",
+                       (long long)run->n_frames, run->n_steps);
+    for (int step = 0; step < run->n_steps; step++) {
+        const int64_t n = m2_guidance_scales(params, run->modality, run->timesteps[step],
+                                             run->n_frames, scales + step * n_values);
+        assert(n == n_values);
+        (void)n;
+    }
+    m2_guidance made = {
+        .ops = ops, .params = *params, .modality = run->modality, .step = run->step
+    };
+    made.scale = m2_tensor_make(arena, M2_F32, run->n_steps, n_values);
+    if (!arena->is_measuring) ops->upload(ops, &made.scale, scales);
     free(scales);
     *guidance = made;
     return M2_OK;
@@ -112,13 +118,11 @@ static m2_tensor by_channels(const m2_guidance *guidance, const m2_tensor *x)
     return m2_tensor_over(x->data, M2_F32, x->shape[0], m2_tensor_count(x) / x->shape[0]);
 }
 
-void m2_guidance_apply(const m2_guidance *guidance, int timestep, const m2_tensor *latent,
-                       const m2_tensor *cond, m2_tensor *uncond, m2_tensor *velocity)
+void m2_guidance_apply(const m2_guidance *guidance, const m2_tensor *latent, const m2_tensor *cond,
+                       m2_tensor *uncond, m2_tensor *velocity)
 {
     const m2_ops *ops = guidance->ops;
     const m2_guidance_params *params = &guidance->params;
-    const m2_tensor *scale =
-        timestep < params->dynamic_timestep ? &guidance->scale_late : &guidance->scale_early;
     assert(cond->dtype == M2_F32 && velocity->data != cond->data);
     m2_tensor cond_frames = by_frames(guidance, cond), uncond_frames = by_frames(guidance, uncond);
     m2_tensor v_frames = by_frames(guidance, velocity);
@@ -127,13 +131,16 @@ void m2_guidance_apply(const m2_guidance *guidance, int timestep, const m2_tenso
         const m2_tensor latent_frames = by_frames(guidance, latent);
         ops->guidance_skim(ops, &(m2_guidance_skim_args){ .cond = &cond_frames,
                                                           .latent = &latent_frames,
-                                                          .scale = scale,
+                                                          .scale = &guidance->scale,
+                                                          .step = guidance->step,
                                                           .skim_scale = params->skimmed_scale,
                                                           .uncond = &uncond_frames });
     }
-    ops->guidance_mix(
-        ops, &(m2_guidance_mix_args){
-                 .cond = &cond_frames, .uncond = &uncond_frames, .scale = scale, .v = &v_frames });
+    ops->guidance_mix(ops, &(m2_guidance_mix_args){ .cond = &cond_frames,
+                                                    .uncond = &uncond_frames,
+                                                    .scale = &guidance->scale,
+                                                    .step = guidance->step,
+                                                    .v = &v_frames });
     if (params->rescale > 0) {
         const m2_tensor cond_channels = by_channels(guidance, cond);
         m2_tensor v_channels = by_channels(guidance, velocity);

@@ -43,3 +43,9 @@ int m2_schedule_timestep(int n_steps, double shift, int step)
     assert(n_steps >= 1 && step >= 0 && step < n_steps);
     return (int)(shifted_sigma(n_steps, shift, step) * 1000.0);
 }
+
+void m2_schedule_timesteps(int n_steps, double shift, int *timesteps_out)
+{
+    for (int step = 0; step < n_steps; step++)
+        timesteps_out[step] = m2_schedule_timestep(n_steps, shift, step);
+}

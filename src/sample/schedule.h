@@ -24,5 +24,7 @@ m2_status m2_schedule_check(int n_steps, double shift);
 float m2_schedule_sigma(int n_steps, double shift, int step);
 /* step 0 ... n_steps - 1 */
 int m2_schedule_timestep(int n_steps, double shift, int step);
+/* All of them, to timesteps_out [n_steps]. */
+void m2_schedule_timesteps(int n_steps, double shift, int *timesteps_out);
 
 #endif

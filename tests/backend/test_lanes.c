@@ -1,170 +1,34 @@
 #include "backend/lanes_case.h"
 
-static void run_linear(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    const m2_dtype act = draw_act(c), out_type = draw_act(c);
-    const int64_t n = random_int(c, 0, 5) ? draw_size(c, 230) : 0;
-    const int64_t k = draw_size(c, random_int(c, 0, 3) ? 90 : 1300), out = draw_size(c, 140);
-    m2_groups *groups = m2_new(&c->arena, m2_groups, 1);
-    *groups = draw_groups(c, n);
-    const int is_grouped = (int)random_int(c, 0, 1), has_bias = (int)random_int(c, 0, 1);
-    const int64_t n_groups = is_grouped ? groups->n_groups : 1;
-    m2_tensor x = draw_tensor(c, act, 1, n, k), w = draw_tensor(c, act, 0.3f, n_groups * out, k);
-    m2_tensor bias = draw_tensor(c, draw_act(c), 1, n_groups * out);
-    *y_out = m2_tensor_make(&c->arena, out_type, n, out);
-    ops->linear(ops, &(m2_linear_args){ .x = &x,
-                                        .w = &w,
-                                        .bias = has_bias ? &bias : NULL,
-                                        .groups = is_grouped ? groups : NULL,
-                                        .y = y_out });
-}
-
-static void run_attention(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    const m2_dtype act = draw_act(c);
-    const int64_t n_kv = random_int(c, 1, 2), n_heads = n_kv * random_int(c, 1, 3);
-    const int64_t dim = draw_size(c, random_int(c, 0, 5) ? 70 : 260);
-    int64_t segments[5] = { 0 };
-    const int n_segments = (int)random_int(c, 1, 4), n_sinks = (int)random_int(c, 0, 2);
-    for (int i = 0; i < n_segments; i++) {
-        const int64_t length = random_int(c, 0, 4) ? draw_size(c, 150) : random_int(c, 0, 1);
-        segments[i + 1] = segments[i] + length;
-    }
-    const int64_t n = segments[n_segments];
-    m2_tensor q = draw_tensor(c, act, 1.5f, n, n_heads, dim);
-    m2_tensor k = draw_tensor(c, act, 1.5f, n, n_kv, dim);
-    m2_tensor v = draw_tensor(c, act, 1, n, n_kv, dim);
-    m2_tensor sinks = draw_tensor(c, M2_F32, 2, n_sinks ? n_sinks : 1, n_heads);
-    *y_out = m2_tensor_make(&c->arena, act, n, n_heads, dim);
-    ops->attention(ops, &(m2_attention_args){ .q = &q,
-                                              .k = &k,
-                                              .v = &v,
-                                              .sinks = n_sinks ? &sinks : NULL,
-                                              .segments = segments,
-                                              .n_segments = n_segments,
-                                              .scale = 1.0f / sqrtf((float)dim),
-                                              .is_causal = (int)random_int(c, 0, 1),
-                                              .y = y_out });
-}
-
-static void run_conv(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    static const int kernels[][3] = { { 1, 1, 1 }, { 3, 3, 3 }, { 1, 3, 3 },
-                                      { 3, 1, 1 }, { 1, 1, 7 }, { 1, 1, 4 } };
-    const m2_dtype act = draw_act(c);
-    const int *k = kernels[random_int(c, 0, 5)];
-    const int is_wide = k[1] == 1 && k[2] > 1;
-    const int64_t t = random_int(c, 1, 3), h = is_wide ? 1 : random_int(c, 1, 6);
-    const int64_t w = is_wide ? draw_size(c, 120) : random_int(c, 1, 7);
-    const int64_t c_in = draw_size(c, 70), c_out = draw_size(c, 70);
-    const int has_bias = (int)random_int(c, 0, 1);
-    m2_tensor x = draw_tensor(c, act, 1, t, h, w, c_in);
-    m2_tensor weight = draw_tensor(c, act, 0.3f, k[0] * k[1] * k[2], c_out, c_in);
-    m2_tensor bias = draw_tensor(c, draw_act(c), 1, c_out);
-    *y_out = m2_tensor_make(&c->arena, act, t, h, w, c_out);
-    ops->conv(ops, &(m2_conv_args){ .x = &x,
-                                    .w = &weight,
-                                    .bias = has_bias ? &bias : NULL,
-                                    .kernel = { k[0], k[1], k[2] },
-                                    .dilation = (int)random_int(c, 1, is_wide ? 9 : 1),
-                                    .pad_left = k[2] % 2 ? -1 : (int)random_int(c, 0, 3),
-                                    .y = y_out });
-}
-
-static void run_conv_transpose(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    const int stride = (int)random_int(c, 1, 8);
-    const int64_t length = draw_size(c, 120), c_in = draw_size(c, 70), c_out = draw_size(c, 50);
-    const int has_bias = (int)random_int(c, 0, 1);
-    m2_tensor x = draw_tensor(c, M2_F32, 1, length, c_in);
-    m2_tensor w = draw_tensor(c, M2_F32, 0.3f, 2 * stride, c_out, c_in);
-    m2_tensor bias = draw_tensor(c, M2_F32, 1, c_out);
-    *y_out = m2_tensor_make(&c->arena, M2_F32, length * stride - stride % 2, c_out);
-    ops->conv_transpose(
-        ops, &(m2_conv_transpose_args){
-                 .x = &x, .w = &w, .bias = has_bias ? &bias : NULL, .stride = stride, .y = y_out });
-}
-
-static void run_moe_logits(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    const int64_t n = draw_size(c, 120), heads = random_int(c, 1, 3), dim = draw_size(c, 100);
-    const int64_t experts = draw_size(c, 40);
-    m2_tensor x = draw_tensor(c, M2_BF16, 1, n, heads, dim);
-    m2_tensor gate = draw_tensor(c, M2_F32, 0.3f, heads * experts, dim);
-    *y_out = m2_tensor_make(&c->arena, M2_F32, heads, n, experts);
-    ops->moe_logits(ops, &(m2_moe_logits_args){ .x = &x, .gate = &gate, .logits = y_out });
-}
-
-static void run_moe_ffn(random_case *c, const m2_ops *ops, m2_tensor *y_out)
-{
-    const int64_t n = draw_size(c, 120), heads = random_int(c, 1, 3), dim = draw_size(c, 80);
-    const int64_t experts = random_int(c, 2, 9), top_k = random_int(c, 1, 2);
-    const int64_t width = draw_size(c, 70), n_routes = heads * n * top_k;
-    m2_tensor logits =
-        random_tensor(c, M2_F32, random_int(c, 0, 1) ? 1.0f : 0.0f, heads, n, experts);
-    m2_tensor idx = m2_tensor_make(&c->arena, M2_I32, heads, n, top_k);
-    m2_tensor prob = m2_tensor_make(&c->arena, M2_F32, heads, n, top_k);
-    m2_tensor gather = m2_tensor_make(&c->arena, M2_I32, n_routes);
-    m2_tensor sorted = m2_tensor_make(&c->arena, M2_F32, n_routes);
-    m2_tensor offsets = m2_tensor_make(&c->arena, M2_I32, heads * experts + 1);
-    m2_tensor pos = m2_tensor_make(&c->arena, M2_I32, heads, n, top_k);
-    m2_tensor routes = m2_tensor_make(&c->arena, M2_BF16, n_routes, dim);
-    m2_tensor x = draw_tensor(c, M2_BF16, 1, n, heads, dim);
-    m2_tensor gate = draw_tensor(c, M2_BF16, 0.5f, heads * experts, dim, width);
-    m2_tensor up = draw_tensor(c, M2_BF16, 0.5f, heads * experts, dim, width);
-    m2_tensor down = draw_tensor(c, M2_BF16, 0.5f, heads * experts, width, dim);
-    *y_out = m2_tensor_make(&c->arena, M2_BF16, n, heads, dim);
-    ops->moe_select(
-        ops, &(m2_moe_select_args){
-                 .logits = &logits, .route_scale = 2, .topk_idx = &idx, .topk_prob = &prob });
-    ops->moe_dispatch(ops, &(m2_moe_dispatch_args){ .topk_idx = &idx,
-                                                    .topk_prob = &prob,
-                                                    .n_experts = (int)experts,
-                                                    .gather_ids = &gather,
-                                                    .probs_sorted = &sorted,
-                                                    .expert_offsets = &offsets,
-                                                    .route_pos = &pos });
-    ops->moe_ffn(ops, &(m2_moe_ffn_args){ .x = &x,
-                                          .gather_ids = &gather,
-                                          .probs_sorted = &sorted,
-                                          .expert_offsets = &offsets,
-                                          .route_pos = &pos,
-                                          .w_gate = &gate,
-                                          .w_up = &up,
-                                          .w_down = &down,
-                                          .routes = &routes,
-                                          .y = y_out });
-}
-
 /* Catches another order of sums, a tail that is not padded, a tile that reaches over the end, a
  * worker that uses what another left in its scratch. */
 static void linear_has_the_scalar_bits(void **state)
 {
     (void)state;
-    check_operator("linear", run_linear, 60);
+    check_operator("linear", draw_linear, 60);
 }
 
 /* Catches a block that rows see in part, a head of the wrong group, sums of rounded P. */
 static void attention_has_the_scalar_bits(void **state)
 {
     (void)state;
-    check_operator("attention", run_attention, 40);
+    check_operator("attention", draw_attention, 40);
 }
 
 /* Catches a tap outside that is left out of the sums, and frames that do not repeat. */
 static void convolutions_have_the_scalar_bits(void **state)
 {
     (void)state;
-    check_operator("conv", run_conv, 40);
-    check_operator("conv_transpose", run_conv_transpose, 30);
+    check_operator("conv", draw_conv, 40);
+    check_operator("conv_transpose", draw_conv_transpose, 30);
 }
 
 /* Catches experts without tokens, one expert with all of them, widths that fill no block. */
 static void experts_have_the_scalar_bits(void **state)
 {
     (void)state;
-    check_operator("moe_logits", run_moe_logits, 30);
-    check_operator("moe_ffn", run_moe_ffn, 40);
+    check_operator("moe_logits", draw_moe_logits, 30);
+    check_operator("moe_ffn", draw_moe_ffn, 40);
 }
 
 int main(void)

@@ -14,12 +14,14 @@ static m2_tensor make_tensor(random_case *c, const int64_t shape[3], float scale
     return tensor;
 }
 
-/* Scales for a frame each, or (n 1) one for all: some below 1, where skimming leaves off, none just
- * above, where it divides by almost nothing and f32 tells little. */
+#define N_ROWS 3 /* of a table of scales */
+
+/* Rows of scales for a frame each, or (n 1) one for all: some below 1, where skimming leaves off, none
+ * just above, where it divides by almost nothing and f32 tells little. */
 static m2_tensor random_scale(random_case *c, int64_t n)
 {
-    m2_tensor scale = m2_tensor_make(&c->arena, M2_F32, n);
-    for (int64_t i = 0; i < n; i++)
+    m2_tensor scale = m2_tensor_make(&c->arena, M2_F32, N_ROWS, n);
+    for (int64_t i = 0; i < N_ROWS * n; i++)
         ((float *)scale.data)[i] = m2_test_random_u64(&c->random) % 5 == 0
                                        ? m2_test_random_uniform(&c->random, 0.5f, 1)
                                        : m2_test_random_uniform(&c->random, 1.5f, 8);
@@ -38,47 +40,123 @@ static float *f32(const m2_tensor *x)
     return x->data;
 }
 
-/* Every product and sum is one f32 operation, left to right.  Catches an FMA, another order, and a
- * result that is wrong where it overwrites a term. */
-static void combine_is_products_and_sums_left_to_right(void **state)
+/* ---- unipc_step ---- */
+
+/* One f32 operation each, whatever the compiler would like to do with two of them. */
+static float times(float a, float b)
+{
+    const volatile float product = a * b;
+    return product;
+}
+
+static float plus(float a, float b)
+{
+    const volatile float sum = a + b;
+    return sum;
+}
+
+/* One element: the history of a whole run by step number, not in a ring of three. */
+typedef struct unipc_element {
+    float clean[8], start, x;
+} unipc_element;
+
+static void unipc_element_step(unipc_element *e, const float *c, int k, float velocity)
+{
+    const float now = plus(e->x, times(c[M2_UNIPC_MINUS_SIGMA], velocity));
+    e->clean[k] = now;
+    if (c[M2_UNIPC_PREDICTOR] == 0) {
+        e->x = now;
+        return;
+    }
+    if (c[M2_UNIPC_CORRECTOR] != 0) {
+        const float last = e->clean[k - 1];
+        float slope = plus(now, -last);
+        if (c[M2_UNIPC_CORRECTOR] == 2) {
+            const float older = times(plus(e->clean[k - 2], -last), c[M2_UNIPC_INVERSE_R]);
+            slope = plus(times(c[M2_UNIPC_RHO_OLDER], older), times(c[M2_UNIPC_RHO_NOW], slope));
+        }
+        e->x = plus(times(c[M2_UNIPC_CORRECTOR_START], e->start),
+                    times(c[M2_UNIPC_CORRECTOR_LAST], last));
+        e->x = plus(e->x, times(c[M2_UNIPC_CORRECTOR_SLOPE], slope));
+    }
+    e->start = e->x;
+    e->x =
+        plus(times(c[M2_UNIPC_PREDICTOR_START], e->start), times(c[M2_UNIPC_PREDICTOR_NOW], now));
+    if (c[M2_UNIPC_PREDICTOR] == 2) {
+        const float slope = times(plus(e->clean[k - 1], -now), c[M2_UNIPC_PREDICTOR_INVERSE_R]);
+        e->x = plus(e->x, times(c[M2_UNIPC_PREDICTOR_SLOPE], slope));
+    }
+}
+
+/* Orders of corrector and predictor as a run has them: they rise over the first steps, and the last
+ * step has neither. */
+static void unipc_fill_table(random_case *c, m2_tensor *table)
+{
+    const int64_t n_steps = table->shape[0];
+    random_fill(c, table, 1);
+    for (int64_t k = 0; k < n_steps; k++) {
+        float *row = f32(table) + k * M2_UNIPC_COEFFS;
+        const int is_last = k == n_steps - 1;
+        row[M2_UNIPC_CORRECTOR] = is_last ? 0 : k < 2 ? (float)k : 2;
+        row[M2_UNIPC_PREDICTOR] = is_last ? 0 : k < 1 ? 1 : 2;
+    }
+}
+
+/* Every product and sum is one f32 operation in the order of ops.h, the step picks its row and its
+ * buffers by the counter, and the first step clears what it does not fill.  Catches an FMA, another
+ * order, a ring that turns the wrong way, coefficients of another step. */
+static void unipc_step_is_the_operations_of_its_formulas(void **state)
 {
     (void)state;
+    enum { STEPS = 6 };
     random_case c;
     random_case_open(&c, 1);
     m2_ops ops;
     check_ok(m2_ops_init_cpu(&ops, NULL, M2_ISA_REF));
     for (size_t s = 0; s < N_SHAPES; s++) {
-        for (int n_terms = 1; n_terms <= M2_COMBINE_MAX; n_terms++) {
-            for (int target = -1; target < n_terms; target++) {
-                m2_arena_reset(&c.arena);
-                m2_tensor terms[M2_COMBINE_MAX], out = make_tensor(&c, shapes[s], 1);
-                m2_combine_args args = { .n_terms = n_terms, .out = &out };
-                for (int k = 0; k < n_terms; k++) {
-                    terms[k] = make_tensor(&c, shapes[s], 1);
-                    args.terms[k] = &terms[k];
-                    args.coefficients[k] = m2_test_random_normal(&c.random);
-                }
-                const int64_t n = m2_tensor_count(&out);
-                float *expected = m2_new(&c.arena, float, n);
+        for (int n_steps = 1; n_steps <= STEPS; n_steps++) {
+            m2_arena_reset(&c.arena);
+            m2_tensor table = m2_tensor_make(&c.arena, M2_F32, n_steps, M2_UNIPC_COEFFS);
+            unipc_fill_table(&c, &table);
+            m2_tensor clean[3], start = make_tensor(&c, shapes[s], 1);
+            for (int i = 0; i < 3; i++) clean[i] = make_tensor(&c, shapes[s], 1);
+            m2_tensor latent = make_tensor(&c, shapes[s], 1);
+            m2_tensor velocity = make_tensor(&c, shapes[s], 1);
+            const int64_t n = m2_tensor_count(&latent);
+            unipc_element *expected = m2_new(&c.arena, unipc_element, n);
+            for (int64_t i = 0; i < n; i++)
+                expected[i] = (unipc_element){ .start = f32(&start)[i], .x = f32(&latent)[i] };
+            int32_t n_done = 0;
+            m2_tensor step = m2_tensor_over(&n_done, M2_I32, 1);
+            for (int k = 0; k < n_steps; k++) {
+                random_fill(&c, &velocity, 1);
+                ops.unipc_step(&ops,
+                               &(m2_unipc_step_args){ .velocity = &velocity,
+                                                      .table = &table,
+                                                      .step = &step,
+                                                      .clean = { &clean[0], &clean[1], &clean[2] },
+                                                      .start = &start,
+                                                      .latent = &latent });
+                ops.advance(&ops, &(m2_advance_args){ .counter = &step });
+                assert_int_equal(n_done, k + 1);
                 for (int64_t i = 0; i < n; i++) {
-                    volatile float sum = args.coefficients[0] * f32(&terms[0])[i];
-                    for (int k = 1; k < n_terms; k++) {
-                        const volatile float product = args.coefficients[k] * f32(&terms[k])[i];
-                        sum = sum + product;
+                    unipc_element *e = &expected[i];
+                    unipc_element_step(e, f32(&table) + k * M2_UNIPC_COEFFS, k, f32(&velocity)[i]);
+                    assert_true(f32(&latent)[i] == e->x && f32(&start)[i] == e->start);
+                    for (int age = 0; age < 3; age++) {
+                        const float kept = f32(&clean[(k + 3 - age) % 3])[i];
+                        assert_true(kept == (age <= k ? e->clean[k - age] : 0.0f));
                     }
-                    expected[i] = sum;
                 }
-                if (target >= 0) args.out = &terms[target];
-                ops.combine(&ops, &args);
-                assert_memory_equal(args.out->data, expected, (size_t)n * sizeof(float));
             }
         }
     }
     random_case_close(&c);
 }
 
-/* u + s (c - u), with the scale of the frame.  Catches a scale of the wrong dimension. */
-static void mix_uses_the_scale_of_the_frame(void **state)
+/* u + s (c - u), with the scale of the step and the frame.  Catches a scale of the wrong dimension or
+ * the wrong row. */
+static void mix_uses_the_scale_of_the_step_and_the_frame(void **state)
 {
     (void)state;
     random_case c;
@@ -92,13 +170,17 @@ static void mix_uses_the_scale_of_the_frame(void **state)
             const m2_tensor uncond = make_tensor(&c, shapes[s], 1);
             const m2_tensor scale = random_scale(&c, per_frame ? shapes[s][1] : 1);
             m2_tensor v = make_tensor(&c, shapes[s], 1);
-            ops.guidance_mix(&ops,
-                             &(m2_guidance_mix_args){
-                                 .cond = &cond, .uncond = &uncond, .scale = &scale, .v = &v });
+            int32_t row = (int32_t)s % N_ROWS;
+            const m2_tensor step = m2_tensor_over(&row, M2_I32, 1);
+            const float *scales = f32(&scale) + row * scale.shape[1];
+            ops.guidance_mix(
+                &ops,
+                &(m2_guidance_mix_args){
+                    .cond = &cond, .uncond = &uncond, .scale = &scale, .step = &step, .v = &v });
             for (int64_t i = 0; i < m2_tensor_count(&v); i++) {
                 const int64_t frame = per_frame ? i / shapes[s][2] % shapes[s][1] : 0;
                 const volatile float difference = f32(&cond)[i] - f32(&uncond)[i];
-                const volatile float scaled = f32(&scale)[frame] * difference;
+                const volatile float scaled = scales[frame] * difference;
                 assert_true(f32(&v)[i] == f32(&uncond)[i] + scaled);
             }
         }
@@ -142,14 +224,18 @@ static void skim_moves_what_its_formulas_say(void **state)
             const m2_tensor scale = random_scale(&c, per_frame ? shapes[s][1] : 1);
             m2_tensor uncond = make_tensor(&c, shapes[s], 1);
             const m2_tensor before = copy_of(&c, &uncond);
+            int32_t row = (int32_t)s % N_ROWS;
+            const m2_tensor step = m2_tensor_over(&row, M2_I32, 1);
+            const float *scales = f32(&scale) + row * scale.shape[1];
             ops.guidance_skim(&ops, &(m2_guidance_skim_args){ .cond = &cond,
                                                               .latent = &latent,
                                                               .scale = &scale,
+                                                              .step = &step,
                                                               .skim_scale = 3,
                                                               .uncond = &uncond });
             for (int64_t i = 0; i < m2_tensor_count(&cond); i++) {
                 const int64_t frame = per_frame ? i / shapes[s][2] % shapes[s][1] : 0;
-                const double g = f32(&scale)[frame], x = f32(&latent)[i], v = f32(&cond)[i];
+                const double g = scales[frame], x = f32(&latent)[i], v = f32(&cond)[i];
                 double u = f32(&before)[i], margin = INFINITY;
                 if (g > 1) {
                     const double w = (3 - 1) / (g - 1);
@@ -246,6 +332,29 @@ static void rescale_scales_every_channel(void **state)
     random_case_close(&c);
 }
 
+/* All the steps of `table`, with one velocity, from zeroed buffers in the arena of the test. */
+static void unipc_steps(random_case *c, const m2_ops *ops, const m2_tensor *table,
+                        m2_tensor *latent, const m2_tensor *velocity)
+{
+    m2_tensor buffers[4];
+    int32_t n_done = 0;
+    m2_tensor step = m2_tensor_over(&n_done, M2_I32, 1);
+    for (int i = 0; i < 4; i++) {
+        buffers[i] = copy_of(c, latent);
+        memset(buffers[i].data, 0, m2_tensor_bytes(&buffers[i]));
+    }
+    while (n_done < table->shape[0]) {
+        ops->unipc_step(ops,
+                        &(m2_unipc_step_args){ .velocity = velocity,
+                                               .table = table,
+                                               .step = &step,
+                                               .clean = { &buffers[0], &buffers[1], &buffers[2] },
+                                               .start = &buffers[3],
+                                               .latent = latent });
+        ops->advance(ops, &(m2_advance_args){ .counter = &step });
+    }
+}
+
 /* Any number of threads, any instruction set: the same bits. */
 static void all_have_the_same_bits_for_any_threads_and_isa(void **state)
 {
@@ -255,6 +364,8 @@ static void all_have_the_same_bits_for_any_threads_and_isa(void **state)
     static const int64_t shape[3] = { 7, 33, 1003 };
     const m2_tensor cond = make_tensor(&c, shape, 1), latent = make_tensor(&c, shape, 1);
     const m2_tensor uncond = make_tensor(&c, shape, 1), scale = random_scale(&c, 33);
+    m2_tensor table = m2_tensor_make(&c.arena, M2_F32, 4, M2_UNIPC_COEFFS);
+    unipc_fill_table(&c, &table);
     float *expected = NULL;
     const size_t mark = m2_arena_save(&c.arena);
     for (int isa = M2_ISA_REF; isa <= (int)m2_isa_detect(); isa++) {
@@ -273,10 +384,7 @@ static void all_have_the_same_bits_for_any_threads_and_isa(void **state)
                                        .cond = &cond, .uncond = &u, .scale = &scale, .v = &v });
             ops.guidance_rescale(
                 &ops, &(m2_guidance_rescale_args){ .cond = &cond, .rescale = 0.3f, .v = &v });
-            ops.combine(&ops, &(m2_combine_args){ .n_terms = 3,
-                                                  .terms = { &v, &u, &latent },
-                                                  .coefficients = { 0.3f, -1.7f, 0.9f },
-                                                  .out = &v });
+            unipc_steps(&c, &ops, &table, &v, &u);
             if (!expected) {
                 expected = malloc(m2_tensor_bytes(&v));
                 assert_non_null(expected);
@@ -294,8 +402,8 @@ static void all_have_the_same_bits_for_any_threads_and_isa(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combine_is_products_and_sums_left_to_right),
-        cmocka_unit_test(mix_uses_the_scale_of_the_frame),
+        cmocka_unit_test(unipc_step_is_the_operations_of_its_formulas),
+        cmocka_unit_test(mix_uses_the_scale_of_the_step_and_the_frame),
         cmocka_unit_test(skim_moves_what_its_formulas_say),
         cmocka_unit_test(skim_leaves_a_zero_branch_alone),
         cmocka_unit_test(rescale_scales_every_channel),

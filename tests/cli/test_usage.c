@@ -35,7 +35,7 @@ static void wrong_use_exits_2_and_names_the_fault(void **state)
         { "generate -p x -o a.mp4 --image a.png --image b.png", "--image" },
         { "generate -p x -o a.mp4 --tier 1080p", "refiner" },
         { "generate -p x -o a.mp4 --tier nonsense", "nonsense" },
-        { "generate -p x -o a.mp4 --backend cuda", "GPU backends are not built yet" },
+        { "generate -p x -o a.mp4 --backend musa", "--backend musa: this build has" },
         { "generate -p x -o a.mp4 --backend tpu", "--backend tpu" },
         { "generate -p x -o a.mp4 --isa sse9", "--isa sse9" },
         { "generate -p x -o a.mp4 --threads 0", "--threads 0" },

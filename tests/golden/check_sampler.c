@@ -121,21 +121,27 @@ static m2_status run_trajectory(golden_run *run, const velocity_field *field, in
                                 double shift, float *path, int64_t n)
 {
     m2_arena measure, arena;
-    m2_sampler *sampler = NULL;
-    const m2_sampler_params params = { .n_elems = n, .n_steps = n_steps, .shift = shift };
+    m2_sampler sampler;
+    int32_t n_done = 0;
+    m2_tensor counter = m2_tensor_over(&n_done, M2_I32, 1);
+    const m2_ops *ops = golden_ops(run);
+    const m2_sampler_params params = {
+        .n_elems = n, .n_steps = n_steps, .shift = shift, .step = &counter
+    };
     m2_arena_init_measuring(&measure, "sampler");
-    M2_TRY(m2_sampler_create(&measure, golden_ops(run), &params, &sampler));
+    M2_TRY(m2_sampler_init(&sampler, &measure, ops, &params));
     M2_TRY(m2_arena_create(&arena, "sampler", measure.peak));
-    m2_status status = m2_sampler_create(&arena, golden_ops(run), &params, &sampler);
+    const m2_status status = m2_sampler_init(&sampler, &arena, ops, &params);
     float *v = golden_alloc(run, (size_t)n * sizeof *v);
     const m2_tensor velocity = m2_tensor_over(v, M2_F32, n);
     for (int step = 0; status == M2_OK && step < n_steps; step++) {
         const float *now = path + step * n;
         float *next = path + (step + 1) * n;
-        evaluate_field(field, m2_sampler_timestep(sampler), now, v, n);
+        evaluate_field(field, m2_schedule_timestep(n_steps, shift, step), now, v, n);
         memcpy(next, now, (size_t)n * sizeof *next);
         m2_tensor latent = m2_tensor_over(next, M2_F32, n);
-        m2_sampler_step(sampler, &latent, &velocity);
+        m2_sampler_step(&sampler, &latent, &velocity);
+        ops->advance(ops, &(m2_advance_args){ .counter = &counter });
     }
     m2_arena_destroy(&arena);
     return status;
@@ -268,12 +274,18 @@ static void check_mix(golden_run *run, golden_file *file, const char *name,
     m2_arena arena;
     m2_guidance guidance;
     m2_arena_init(&arena, "guidance", room, sizeof room);
-    if (m2_guidance_init(&guidance, &arena, golden_ops(run), params, modality, cond.shape[1]) !=
-        M2_OK) {
+    int32_t n_done = 0;
+    const m2_tensor step = m2_tensor_over(&n_done, M2_I32, 1);
+    const m2_guidance_run guided = { .modality = modality,
+                                     .n_frames = cond.shape[1],
+                                     .n_steps = 1,
+                                     .timesteps = &timestep,
+                                     .step = &step };
+    if (m2_guidance_init(&guidance, &arena, golden_ops(run), params, &guided) != M2_OK) {
         golden_result(run, 0, name, "%s", m2_last_error());
         return;
     }
-    m2_guidance_apply(&guidance, timestep, &latent, &cond, &uncond, &velocity);
+    m2_guidance_apply(&guidance, &latent, &cond, &uncond, &velocity);
     judge(run, file, name, &velocity);
 }
 

@@ -2,7 +2,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-#include "backend/ops.h"
+#include "backend/device.h"
 #include "model/weights.h"
 
 #include <stdio.h>
@@ -43,7 +43,6 @@ static int set_up(void **state)
     env->file = m2_test_join(env->dir, "model.safetensors");
     check_ok(m2_arena_create(&env->arena, "weights", 1 << 16));
     m2_ops_init_measure(&env->ops);
-    env->ops.backend = "cpu";
     env->ops.is_measuring = 0;
     env->ops.upload = copy_in;
     *state = env;
@@ -123,15 +122,16 @@ static void plan_takes_the_bytes_of_the_run(void **state)
 {
     test_env *env = *state;
     m2_checkpoint *checkpoint = write_toy(env);
-    static const char *const backends[] = { "cpu", "device" };
+    static const m2_device_api other_device = { 0 };
+    const m2_device_api *const devices[] = { &m2_host_device, &other_device };
     for (int i = 0; i < 2; i++) {
         toy_weights weights;
         m2_arena measuring;
         m2_ops planning;
         m2_arena_init_measuring(&measuring, "weights");
         m2_ops_init_measure(&planning);
-        if (i == 1) planning.backend = backends[i];
-        env->ops.backend = backends[i];
+        planning.device_api = devices[i];
+        env->ops.device_api = devices[i];
         check_ok(bind_toy(env, checkpoint, &planning, &measuring, 1, &weights));
         m2_arena_reset(&env->arena);
         check_ok(bind_toy(env, checkpoint, &env->ops, &env->arena, 1, &weights));

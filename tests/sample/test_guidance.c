@@ -34,10 +34,18 @@ static void open_case(guidance_case *c, m2_modality_latent modality, uint64_t se
 static void apply(guidance_case *c, const m2_guidance_params *params, m2_modality_latent modality,
                   int timestep)
 {
+    /* The step in the middle is the one that counts; those around it have other scales. */
+    const int timesteps[] = { timestep < 500 ? 999 : 0, timestep, timestep < 500 ? 998 : 1 };
+    int32_t n_done = 1;
+    const m2_tensor step = m2_tensor_over(&n_done, M2_I32, 1);
+    const m2_guidance_run run = { .modality = modality,
+                                  .n_frames = modality == M2_LATENT_VIDEO ? T : A,
+                                  .n_steps = 3,
+                                  .timesteps = timesteps,
+                                  .step = &step };
     m2_guidance guidance;
-    check_ok(m2_guidance_init(&guidance, &c->arena, &c->ops, params, modality,
-                              modality == M2_LATENT_VIDEO ? T : A));
-    m2_guidance_apply(&guidance, timestep, &c->latent, &c->cond, &c->uncond, &c->velocity);
+    check_ok(m2_guidance_init(&guidance, &c->arena, &c->ops, params, &run));
+    m2_guidance_apply(&guidance, &c->latent, &c->cond, &c->uncond, &c->velocity);
 }
 
 static float at(const m2_tensor *tensor, int64_t i)
@@ -111,7 +119,8 @@ static void scales_follow_frame_and_timestep(void **state)
     assert_true(scale[0] == 7);
 }
 
-/* The uploaded scales must be those of the timestep, and of the frame, not the row. */
+/* The scales must be those of the step's timestep, and of the frame, not the row.  Catches a counter
+ * that is not looked at, and a row of another length. */
 static void each_frame_gets_its_own_scale(void **state)
 {
     (void)state;

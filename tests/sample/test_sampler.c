@@ -35,13 +35,40 @@ static int close_env(void **state)
     return 0;
 }
 
-static m2_sampler *new_sampler(sampler_env *env, int64_t n, int n_steps, double shift)
+/* A sampler with the counter of its run, which the loop of a clip keeps otherwise. */
+typedef struct run {
+    m2_sampler sampler;
+    int32_t n_done;
+    m2_tensor step; /* over n_done */
+} run;
+
+static run *new_run(sampler_env *env, int64_t n, int n_steps, double shift)
 {
-    m2_sampler *sampler = NULL;
-    check_ok(m2_sampler_create(
-        &env->arena, &env->ops,
-        &(m2_sampler_params){ .n_elems = n, .n_steps = n_steps, .shift = shift }, &sampler));
-    return sampler;
+    run *made = m2_new(&env->arena, run, 1);
+    made->n_done = 0;
+    made->step = m2_tensor_over(&made->n_done, M2_I32, 1);
+    const m2_sampler_params params = {
+        .n_elems = n, .n_steps = n_steps, .shift = shift, .step = &made->step
+    };
+    check_ok(m2_sampler_init(&made->sampler, &env->arena, &env->ops, &params));
+    return made;
+}
+
+static float sigma_of(const run *r)
+{
+    return m2_schedule_sigma(r->sampler.params.n_steps, r->sampler.params.shift, r->n_done);
+}
+
+static int timestep_of(const run *r)
+{
+    return m2_schedule_timestep(r->sampler.params.n_steps, r->sampler.params.shift, r->n_done);
+}
+
+static void step_of(run *r, m2_tensor *latent, const m2_tensor *velocity)
+{
+    const m2_ops *ops = r->sampler.ops;
+    m2_sampler_step(&r->sampler, latent, velocity);
+    ops->advance(ops, &(m2_advance_args){ .counter = &r->step });
 }
 
 static m2_tensor random_latent(sampler_env *env, int64_t n, uint64_t seed)
@@ -63,13 +90,13 @@ static void sampler_lands_on_clean_latent_of_a_straight_path(void **state)
     const m2_tensor velocity = m2_tensor_over(&v, M2_F32, 1);
     for (int n_steps = 1; n_steps <= 200; n_steps++) {
         m2_arena_reset(&env->arena);
-        m2_sampler *sampler = new_sampler(env, 1, n_steps, 7);
-        const float sigma = m2_sampler_sigma(sampler);
+        run *sampler = new_run(env, 1, n_steps, 7);
+        const float sigma = sigma_of(sampler);
         float x = (1.0f - sigma) * clean + sigma * noise;
         m2_tensor latent = m2_tensor_over(&x, M2_F32, 1);
-        for (int i = 0; i < n_steps; i++) m2_sampler_step(sampler, &latent, &velocity);
+        for (int i = 0; i < n_steps; i++) step_of(sampler, &latent, &velocity);
         check_near(x, clean, 2e-6, "n_steps %d", n_steps); /* measured: 5e-7 */
-        assert_true(m2_sampler_sigma(sampler) == 0);
+        assert_true(sigma_of(sampler) == 0);
     }
 }
 
@@ -85,9 +112,9 @@ static void a_constant_velocity_is_followed_exactly(void **state)
             m2_tensor latent = random_latent(env, N, 1);
             const m2_tensor velocity = random_latent(env, N, 2);
             const m2_tensor start = random_latent(env, N, 1);
-            m2_sampler *sampler = new_sampler(env, N, n_steps, shifts[s]);
-            const double sigma = m2_sampler_sigma(sampler);
-            for (int i = 0; i < n_steps; i++) m2_sampler_step(sampler, &latent, &velocity);
+            run *sampler = new_run(env, N, n_steps, shifts[s]);
+            const double sigma = sigma_of(sampler);
+            for (int i = 0; i < n_steps; i++) step_of(sampler, &latent, &velocity);
             for (int i = 0; i < N; i++) {
                 const double exact = ((float *)start.data)[i] - sigma * ((float *)velocity.data)[i];
                 check_near(((float *)latent.data)[i], exact, 4e-6, "shift %g, %d steps, element %d",
@@ -105,10 +132,10 @@ static void one_step_is_an_euler_step(void **state)
     m2_arena_reset(&env->arena);
     m2_tensor latent = random_latent(env, N, 3);
     const m2_tensor start = random_latent(env, N, 3), velocity = random_latent(env, N, 4);
-    m2_sampler *sampler = new_sampler(env, N, 1, 7);
-    const float sigma = m2_sampler_sigma(sampler);
-    assert_int_equal(m2_sampler_timestep(sampler), 999);
-    m2_sampler_step(sampler, &latent, &velocity);
+    run *sampler = new_run(env, N, 1, 7);
+    const float sigma = sigma_of(sampler);
+    assert_int_equal(timestep_of(sampler), 999);
+    step_of(sampler, &latent, &velocity);
     for (int i = 0; i < N; i++) {
         const float product = sigma * ((float *)velocity.data)[i];
         const float expected = ((float *)start.data)[i] - product;
@@ -124,12 +151,12 @@ static void the_last_step_ends_on_its_prediction(void **state)
     enum { N = 1000 };
     m2_arena_reset(&env->arena);
     m2_tensor latent = random_latent(env, N, 5), before = random_latent(env, N, 6);
-    m2_sampler *sampler = new_sampler(env, N, 7, 7);
+    run *sampler = new_run(env, N, 7, 7);
     for (int step = 0; step < 7; step++) {
         const m2_tensor velocity = random_latent(env, N, 10 + (uint64_t)step);
-        const float sigma = m2_sampler_sigma(sampler);
+        const float sigma = sigma_of(sampler);
         memcpy(before.data, latent.data, N * sizeof(float));
-        m2_sampler_step(sampler, &latent, &velocity);
+        step_of(sampler, &latent, &velocity);
         if (step < 6) continue;
         for (int i = 0; i < N; i++) {
             const float product = sigma * ((float *)velocity.data)[i];
@@ -204,12 +231,12 @@ static void a_curved_field_is_followed_as_the_method_says(void **state)
             for (int i = 0; i < N; i++)
                 truth[i] =
                     solve_in_f64(counts[c], shifts[s], ((float *)latent.data)[i], curved_field);
-            m2_sampler *sampler = new_sampler(env, N, counts[c], shifts[s]);
+            run *sampler = new_run(env, N, counts[c], shifts[s]);
             for (int step = 0; step < counts[c]; step++) {
                 for (int i = 0; i < N; i++)
-                    ((float *)velocity.data)[i] = (float)curved_field(((float *)latent.data)[i],
-                                                                      m2_sampler_timestep(sampler));
-                m2_sampler_step(sampler, &latent, &velocity);
+                    ((float *)velocity.data)[i] =
+                        (float)curved_field(((float *)latent.data)[i], timestep_of(sampler));
+                step_of(sampler, &latent, &velocity);
             }
             const double error = m2_test_relative_error(latent.data, M2_F32, truth, M2_F64, N);
             /* Roundings of every step add up: measured 1e-7 for 5 steps, 2.6e-6 for 1000. */
@@ -237,16 +264,16 @@ static void the_method_is_of_second_order(void **state)
         /* d x / d sigma = v, v = (x - clean(sigma)) / sigma, by a fine midpoint rule in f64. */
         const int n = pass == 0 ? 16 : 32;
         m2_arena_reset(&env->arena);
-        m2_sampler *sampler = new_sampler(env, 1, n, 1);
+        run *sampler = new_run(env, 1, n, 1);
         float x = 1.25f, v;
         m2_tensor latent = m2_tensor_over(&x, M2_F32, 1);
         const m2_tensor velocity = m2_tensor_over(&v, M2_F32, 1);
-        const double begin = m2_sampler_sigma(sampler);
+        const double begin = sigma_of(sampler);
         double end = begin;
         for (int step = 0; step < n - 1; step++) {
-            v = (float)((x - smooth_clean(m2_sampler_sigma(sampler))) / m2_sampler_sigma(sampler));
-            m2_sampler_step(sampler, &latent, &velocity);
-            end = m2_sampler_sigma(sampler);
+            v = (float)((x - smooth_clean(sigma_of(sampler))) / sigma_of(sampler));
+            step_of(sampler, &latent, &velocity);
+            end = sigma_of(sampler);
             if (end <= begin / 4 + 1e-3) break;
         }
         double exact = 1.25;
@@ -265,13 +292,13 @@ static void the_method_is_of_second_order(void **state)
 
 /* ---- bits, state, misuse ---- */
 
-static void run_all(m2_sampler *sampler, m2_tensor *latent, m2_tensor *velocity, int n_steps)
+static void run_all(run *sampler, m2_tensor *latent, m2_tensor *velocity, int n_steps)
 {
     for (int i = 0; i < n_steps; i++) {
         for (int64_t e = 0; e < m2_tensor_count(latent); e++)
             ((float *)velocity->data)[e] =
-                0.7f * ((float *)latent->data)[e] + 1e-3f * (float)m2_sampler_timestep(sampler);
-        m2_sampler_step(sampler, latent, velocity);
+                0.7f * ((float *)latent->data)[e] + 1e-3f * (float)timestep_of(sampler);
+        step_of(sampler, latent, velocity);
     }
 }
 
@@ -284,14 +311,14 @@ static void two_samplers_share_nothing(void **state)
     m2_tensor alone = random_latent(env, N, 1), a = random_latent(env, N, 1);
     m2_tensor b = random_latent(env, 77, 2), v = random_latent(env, N, 3);
     m2_tensor v_b = random_latent(env, 77, 3);
-    run_all(new_sampler(env, N, 6, 7), &alone, &v, 6);
-    m2_sampler *first = new_sampler(env, N, 6, 7), *second = new_sampler(env, 77, 9, 3);
+    run_all(new_run(env, N, 6, 7), &alone, &v, 6);
+    run *first = new_run(env, N, 6, 7), *second = new_run(env, 77, 9, 3);
     for (int i = 0; i < 6; i++) {
         run_all(first, &a, &v, 1);
         run_all(second, &b, &v_b, 1);
     }
     assert_memory_equal(alone.data, a.data, N * sizeof(float));
-    assert_int_equal(m2_sampler_step_idx(second), 6);
+    assert_int_equal(second->n_done, 6);
 }
 
 /* A run that is saved and taken up by a new process has the bits of an unbroken one, from any step.
@@ -306,25 +333,22 @@ static void a_resumed_run_has_the_same_bits(void **state)
         m2_tensor v = random_latent(env, N, 2);
         float saved[M2_SAMPLER_N_HISTORY][N];
         m2_tensor history[M2_SAMPLER_N_HISTORY];
-        run_all(new_sampler(env, N, STEPS, 7), &whole, &v, STEPS);
+        run_all(new_run(env, N, STEPS, 7), &whole, &v, STEPS);
 
-        m2_sampler *sampler = new_sampler(env, N, STEPS, 7);
+        run *sampler = new_run(env, N, STEPS, 7);
         run_all(sampler, &latent, &v, stop);
-        m2_sampler_history(sampler, history);
+        m2_sampler_history(&sampler->sampler, stop, history);
         for (int i = 0; i < M2_SAMPLER_N_HISTORY; i++)
             memcpy(saved[i], history[i].data, N * sizeof(float));
 
-        m2_sampler *later = new_sampler(env, N, STEPS, 7);
-        check_ok(m2_sampler_resume(later, stop));
-        m2_sampler_history(later, history);
+        run *later = new_run(env, N, STEPS, 7);
+        later->n_done = stop;
+        m2_sampler_history(&later->sampler, stop, history);
         for (int i = 0; i < M2_SAMPLER_N_HISTORY; i++)
             memcpy(history[i].data, saved[i], N * sizeof(float));
         run_all(later, &latent, &v, STEPS - stop);
         assert_memory_equal(latent.data, whole.data, N * sizeof(float));
     }
-    m2_sampler *sampler = new_sampler(env, N, STEPS, 7);
-    check_fails(m2_sampler_resume(sampler, -1), M2_ERR_ARG, "-1 steps done");
-    check_fails(m2_sampler_resume(sampler, STEPS + 1), M2_ERR_ARG, "10 steps done of a run of 9");
 }
 
 /* Bits do not depend on the threads or the instruction set. */
@@ -341,7 +365,7 @@ static void any_backend_has_the_same_bits(void **state)
             check_ok(m2_ops_init_cpu(&other.ops, other.pool, (m2_isa)isa));
             m2_arena_reset(&other.arena);
             m2_tensor latent = random_latent(&other, N, 1), v = random_latent(&other, N, 2);
-            run_all(new_sampler(&other, N, 5, 7), &latent, &v, 5);
+            run_all(new_run(&other, N, 5, 7), &latent, &v, 5);
             if (isa == M2_ISA_REF && n_threads == 1)
                 memcpy(expected, latent.data, N * sizeof *expected);
             assert_memory_equal(expected, latent.data, N * sizeof *expected);
@@ -357,22 +381,26 @@ static void any_backend_has_the_same_bits(void **state)
 static void a_measured_sampler_needs_what_it_measured(void **state)
 {
     sampler_env *env = *state;
-    const m2_sampler_params params = { .n_elems = 12345, .n_steps = 10, .shift = 7 };
-    m2_sampler *sampler = (m2_sampler *)env;
+    int32_t n_done = 0;
+    const m2_tensor step = m2_tensor_over(&n_done, M2_I32, 1);
+    const m2_sampler_params params = { .n_elems = 12345, .n_steps = 10, .shift = 7, .step = &step };
+    m2_sampler sampler;
     m2_arena measure, exact;
     m2_ops ops;
     m2_ops_init_measure(&ops);
     m2_arena_init_measuring(&measure, "plan");
-    check_ok(m2_sampler_create(&measure, &ops, &params, &sampler));
-    assert_null(sampler);
-    m2_tensor nowhere = m2_tensor_make(&measure, M2_F32, 12345);
+    check_ok(m2_sampler_init(&sampler, &measure, &ops, &params));
+    m2_tensor latent = m2_tensor_make(&measure, M2_F32, 12345);
+    m2_tensor velocity = m2_tensor_make(&measure, M2_F32, 12345);
     const size_t needed = m2_arena_save(&measure);
-    m2_sampler_step(sampler, &nowhere, &nowhere);
-    assert_int_equal(m2_sampler_timestep(sampler), 0);
-    assert_true(m2_sampler_sigma(sampler) == 0);
+    m2_sampler_step(&sampler, &latent, &velocity);
     assert_int_equal(measure.peak, needed);
+    /* Real operators, as a test of a file's trajectory has them: nothing is written either. */
+    m2_arena_reset(&measure);
+    check_ok(m2_sampler_init(&sampler, &measure, &env->ops, &params));
     check_ok(m2_arena_create(&exact, "exact", needed));
-    check_ok(m2_sampler_create(&exact, &env->ops, &params, &sampler));
+    check_ok(m2_sampler_init(&sampler, &exact, &env->ops, &params));
+    m2_tensor_make(&exact, M2_F32, 12345);
     m2_tensor_make(&exact, M2_F32, 12345);
     assert_int_equal(exact.used, needed);
     m2_arena_destroy(&exact);
@@ -381,24 +409,26 @@ static void a_measured_sampler_needs_what_it_measured(void **state)
 static void bad_parameters_are_errors(void **state)
 {
     sampler_env *env = *state;
-    m2_sampler *sampler = NULL;
-    const m2_sampler_params bad[] = { { 0, 10, 7 }, { 10, 0, 7 }, { 10, 10, 0 }, { -1, 10, 7 } };
+    m2_sampler sampler = { .ops = NULL };
+    const m2_sampler_params bad[] = {
+        { 0, 10, 7, NULL }, { 10, 0, 7, NULL }, { 10, 10, 0, NULL }, { -1, 10, 7, NULL }
+    };
     const char *words[] = { "0 elements", "0 steps", "shift is 0", "-1 elements" };
     for (int i = 0; i < 4; i++)
-        check_fails(m2_sampler_create(&env->arena, &env->ops, &bad[i], &sampler), M2_ERR_ARG,
+        check_fails(m2_sampler_init(&sampler, &env->arena, &env->ops, &bad[i]), M2_ERR_ARG,
                     words[i]);
-    assert_null(sampler);
+    assert_null(sampler.ops);
 }
 
 typedef struct step_case {
-    m2_sampler *sampler;
+    run *sampler;
     m2_tensor *latent, *velocity;
 } step_case;
 
 static void step_once(void *argument)
 {
     step_case *c = argument;
-    m2_sampler_step(c->sampler, c->latent, c->velocity);
+    step_of(c->sampler, c->latent, c->velocity);
 }
 
 /* One step more than there are, or a latent of another size, is a bug. */
@@ -408,10 +438,10 @@ static void a_wrong_step_aborts(void **state)
     m2_arena_reset(&env->arena);
     m2_tensor latent = random_latent(env, 8, 1), velocity = random_latent(env, 8, 2);
     m2_tensor shorter = random_latent(env, 7, 3);
-    m2_sampler *sampler = new_sampler(env, 8, 1, 7);
+    run *sampler = new_run(env, 8, 1, 7);
     assert_true(m2_test_aborts(step_once, &(step_case){ sampler, &shorter, &velocity }));
     assert_true(m2_test_aborts(step_once, &(step_case){ sampler, &latent, &latent }));
-    m2_sampler_step(sampler, &latent, &velocity);
+    step_of(sampler, &latent, &velocity);
     assert_true(m2_test_aborts(step_once, &(step_case){ sampler, &latent, &velocity }));
 }
 

@@ -78,16 +78,19 @@ static m2_status check_code(m2_gpu *gpu)
 
 static void describe(m2_gpu *gpu, const char *blas)
 {
+    char name[96];
     int driver = 0, runtime = 0;
     size_t free_bytes = 0, total = 0;
+    m2_gpu_device_name(gpu->device, name, sizeof name);
     gpuDriverGetVersion(&driver);
     gpuRuntimeGetVersion(&runtime);
     gpuMemGetInfo(&free_bytes, &total);
+    snprintf(gpu->isa, sizeof gpu->isa, "%s%d%s", M2_GPU_VENDOR_ARCH_PREFIX, gpu->arch,
+             gpu->use_portable ? "-portable" : "");
     snprintf(gpu->banner, sizeof gpu->banner,
-             M2_GPU_VENDOR
-             " device %d: architecture %d, %d multiprocessors, %.0f of %.0f MiB free, "
+             "%s (" M2_GPU_VENDOR " device %d, %s, %d multiprocessors), %.0f of %.0f MiB free, "
              "driver %d, runtime %d, %s",
-             gpu->device, gpu->arch, gpu->n_mps, (double)free_bytes / MIB, (double)total / MIB,
+             name, gpu->device, gpu->isa, gpu->n_mps, (double)free_bytes / MIB, (double)total / MIB,
              driver, runtime, blas);
 }
 
@@ -136,6 +139,11 @@ void m2_gpu_close(m2_gpu *gpu)
     free(gpu);
 }
 
+const char *m2_gpu_vendor(void)
+{
+    return M2_GPU_VENDOR;
+}
+
 const char *m2_gpu_banner(const m2_gpu *gpu)
 {
     return gpu->banner;
@@ -144,7 +152,7 @@ const char *m2_gpu_banner(const m2_gpu *gpu)
 void m2_ops_init_gpu(m2_ops *ops, m2_gpu *gpu)
 {
     *ops = (m2_ops){ .backend = M2_GPU_VENDOR,
-                     .isa = gpu->use_portable ? "portable" : "best",
+                     .isa = gpu->isa,
                      .device = gpu,
                      .device_api = &m2_gpu_device,
                      .upload = m2_gpu_upload,

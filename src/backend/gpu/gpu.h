@@ -28,8 +28,11 @@ void m2_gpu_close(m2_gpu *gpu);
 /* The table works on `gpu`, which must outlive it. */
 void m2_ops_init_gpu(m2_ops *ops, m2_gpu *gpu);
 
-/* One line for people: device, architecture, memory, driver, libraries with versions. */
+/* One line for people: name, architecture, memory, driver, libraries with versions. */
 const char *m2_gpu_banner(const m2_gpu *gpu);
+
+/* "cuda" or "musa", as built; "" in a build without a GPU backend. */
+const char *m2_gpu_vendor(void);
 
 /* How many devices the driver shows; 0 with the reason in `text` if none. */
 int m2_gpu_count(char *text, size_t bytes);

@@ -306,6 +306,60 @@ static void device_publish(const m2_ops *ops, void *host, const m2_tensor *from)
         "publish");
 }
 
+/* ---- time ----------------------------------------------------------------------------------------- */
+
+struct m2_timer {
+    int n_marks; /* of those that are made */
+    gpuEvent_t *marks;
+};
+
+static void device_timer_destroy(const m2_ops *ops, m2_timer *timer)
+{
+    if (!timer) return;
+    bind(m2_gpu_of(ops));
+    for (int i = 0; i < timer->n_marks; i++) gpuEventDestroy(timer->marks[i]);
+    free(timer->marks);
+    free(timer);
+}
+
+static m2_status device_timer_create(const m2_ops *ops, int n_marks, m2_timer **timer_out)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    bind(gpu);
+    m2_timer *timer = calloc(1, sizeof *timer);
+    if (timer) timer->marks = calloc((size_t)n_marks, sizeof *timer->marks);
+    if (!timer || !timer->marks) {
+        device_timer_destroy(ops, timer);
+        return m2_fail(M2_ERR_MEMORY, "no memory for %d marks of time", n_marks);
+    }
+    while (timer->n_marks < n_marks) {
+        const gpuError_t error =
+            gpuEventCreateWithFlags(&timer->marks[timer->n_marks], gpuEventDefault);
+        if (error != gpuSuccess) {
+            gpuGetLastError();
+            device_timer_destroy(ops, timer);
+            return m2_fail(M2_ERR_INTERNAL, "device %d: no marks of time: %s", gpu->device,
+                           gpuGetErrorString(error));
+        }
+        timer->n_marks++;
+    }
+    *timer_out = timer;
+    return M2_OK;
+}
+
+static void device_timer_mark(const m2_ops *ops, m2_timer *timer, int idx)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    note(gpu, gpuEventRecord(timer->marks[idx], gpu->stream), "timer");
+}
+
+static double device_timer_ms(const m2_ops *ops, const m2_timer *timer, int from, int to)
+{
+    float ms = 0;
+    note(m2_gpu_of(ops), gpuEventElapsedTime(&ms, timer->marks[from], timer->marks[to]), "timer");
+    return (double)ms;
+}
+
 const m2_device_api m2_gpu_device = { .alloc = device_alloc,
                                       .release = device_release,
                                       .wait = device_wait,
@@ -316,7 +370,11 @@ const m2_device_api m2_gpu_device = { .alloc = device_alloc,
                                       .recording_destroy = device_recording_destroy,
                                       .mailbox_create = device_mailbox_create,
                                       .mailbox_destroy = device_mailbox_destroy,
-                                      .publish = device_publish };
+                                      .publish = device_publish,
+                                      .timer_create = device_timer_create,
+                                      .timer_destroy = device_timer_destroy,
+                                      .timer_mark = device_timer_mark,
+                                      .timer_ms = device_timer_ms };
 
 m2_status m2_gpu_memory_open(m2_gpu *gpu)
 {

@@ -19,6 +19,7 @@ void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from);
 
 /* Vendors' signatures differ (platform/): instantiate for replay. */
 gpuError_t m2_gpu_graph_instantiate(gpuGraphExec_t *exec_out, gpuGraph_t graph);
+void m2_gpu_device_name(int device, char *text, size_t bytes);
 /* An empty kernel. */
 void m2_gpu_probe(m2_gpu *gpu);
 

@@ -249,6 +249,11 @@ static void place(const preview_call *call, const m2_tensor *x, m2_tensor *s, in
     convert(call, x, &rows);
 }
 
+float m2_preview_tau(int timestep)
+{
+    return (float)timestep / 1000.0f;
+}
+
 /* The streams of every token; both branches see the same latents. */
 static void pre_adapter(const preview_call *call, const m2_preview_step *step, m2_tensor *s)
 {
@@ -258,10 +263,15 @@ static void pre_adapter(const preview_call *call, const m2_preview_step *step, m
     const m2_ops *ops = call->ops;
     const size_t mark = m2_arena_save(call->arena);
 
-    const float now = (float)step->timestep / 1000.0f;
     m2_tensor tau_now = m2_tensor_make(call->arena, M2_F32, 1);
     m2_tensor tau = m2_tensor_make(call->arena, M2_F32, request->first_row.shape[0]);
-    ops->upload(ops, &tau_now, &now);
+    if (step->tau) {
+        ops->gather_rows(
+            ops, &(m2_gather_rows_args){ .x = step->tau, .idx = step->counter, .y = &tau_now });
+    } else {
+        const float now = m2_preview_tau(step->timestep);
+        ops->upload(ops, &tau_now, &now);
+    }
     ops->gather_rows(
         ops, &(m2_gather_rows_args){ .x = &tau_now, .idx = &request->first_row, .y = &tau });
 

@@ -72,7 +72,13 @@ typedef struct m2_preview_step {
     int timestep;           /* 0 ... 1000, whole: the model never sees sigma    */
     m2_tensor *video_out;   /* [2, video channels, T, h, w] f32 velocity        */
     m2_tensor *audio_out;   /* [2, audio_len, audio channels] f32               */
+    /* For a step that is recorded and replayed, instead of timestep: tau[counter] is the time. */
+    const m2_tensor *tau;     /* [n_steps] f32: timestep / 1000; or NULL          */
+    const m2_tensor *counter; /* [1] i32                                          */
 } m2_preview_step;
+
+/* The time that a timestep stands for. */
+float m2_preview_tau(int timestep);
 
 /* One forward of both branches.  hooks may be NULL. */
 void m2_preview_forward(const m2_preview *preview, const m2_ops *ops, m2_arena *step_arena,

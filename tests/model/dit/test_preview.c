@@ -147,7 +147,12 @@ static void plan(const m2_preview *net, const scene *s, size_t *request_out, siz
     m2_tensor video_out = m2_tensor_over(NULL, M2_F32, 2, m2_tensor_count(&video));
     m2_tensor audio_out = m2_tensor_over(NULL, M2_F32, 2, audio.shape[0], audio.shape[1]);
     m2_preview_forward(net, &measure, &step, &laid,
-                       &(m2_preview_step){ &video, &audio, 1, &video_out, &audio_out }, NULL);
+                       &(m2_preview_step){ .video = &video,
+                                           .audio = &audio,
+                                           .timestep = 1,
+                                           .video_out = &video_out,
+                                           .audio_out = &audio_out },
+                       NULL);
     *request_out = request.peak;
     *step_out = step.peak;
 }
@@ -175,7 +180,12 @@ static velocities run(test_env *env, const m2_ops *ops, const scene *s,
         m2_preview_prepare(env->net, ops, &request, &step, &s->shape, &conditions, hooks, &laid));
     m2_preview_forward(
         env->net, ops, &step, &laid,
-        &(m2_preview_step){ &s->video, &s->audio, s->timestep, &out.video, &out.audio }, hooks);
+        &(m2_preview_step){ .video = &s->video,
+                            .audio = &s->audio,
+                            .timestep = s->timestep,
+                            .video_out = &out.video,
+                            .audio_out = &out.audio },
+        hooks);
     assert_int_equal(request.peak, request_bytes);
     assert_int_equal(step.peak, step_bytes);
     assert_int_equal(step.used, 0);

@@ -29,7 +29,7 @@ void m2_ref_guidance_mix(const m2_ops *ops, const m2_guidance_mix_args *args)
     mix_loop loop = { .cond = args->cond->data,
                       .uncond = args->uncond->data,
                       .v = args->v->data,
-                      .pieces = m2_guidance_cut(args->cond, args->scale) };
+                      .pieces = m2_guidance_cut(args->cond, args->scale, args->step) };
     assert(args->cond->dtype == M2_F32 && args->uncond->dtype == M2_F32 &&
            args->v->dtype == M2_F32);
     assert(m2_tensor_count(args->uncond) == loop.pieces.n &&

@@ -17,16 +17,20 @@ typedef struct m2_guidance_pieces {
     int64_t n_frames; /* 1 with one scale for all */
 } m2_guidance_pieces;
 
-static inline m2_guidance_pieces m2_guidance_cut(const m2_tensor *x, const m2_tensor *scale)
+static inline m2_guidance_pieces m2_guidance_cut(const m2_tensor *x, const m2_tensor *scale,
+                                                 const m2_tensor *step)
 {
-    m2_guidance_pieces pieces = { .scale = scale->data, .n = m2_tensor_count(x) };
-    assert(scale->dtype == M2_F32 && scale->n_dims == 1);
-    if (scale->shape[0] == 1) {
+    const int64_t row = step ? *(const int32_t *)step->data : 0;
+    assert(scale->dtype == M2_F32 && scale->n_dims == 2 && (!step || step->dtype == M2_I32));
+    assert(row >= 0 && row < scale->shape[0]);
+    m2_guidance_pieces pieces = { .scale = (const float *)scale->data + row * scale->shape[1],
+                                  .n = m2_tensor_count(x) };
+    if (scale->shape[1] == 1) {
         pieces.n_frames = 1;
         pieces.length = M2_GUIDANCE_RUN;
         pieces.n_pieces = (pieces.n + M2_GUIDANCE_RUN - 1) / M2_GUIDANCE_RUN;
     } else {
-        assert(x->n_dims == 3 && x->shape[1] == scale->shape[0]);
+        assert(x->n_dims == 3 && x->shape[1] == scale->shape[1]);
         pieces.n_frames = x->shape[1];
         pieces.length = x->shape[2];
         pieces.n_pieces = x->shape[0] * x->shape[1];

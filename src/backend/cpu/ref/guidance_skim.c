@@ -75,7 +75,7 @@ void m2_ref_guidance_skim(const m2_ops *ops, const m2_guidance_skim_args *args)
                        .latent = args->latent->data,
                        .uncond = args->uncond->data,
                        .skim_scale = args->skim_scale,
-                       .pieces = m2_guidance_cut(args->cond, args->scale) };
+                       .pieces = m2_guidance_cut(args->cond, args->scale, args->step) };
     assert(args->cond->dtype == M2_F32 && args->latent->dtype == M2_F32 &&
            args->uncond->dtype == M2_F32);
     assert(m2_tensor_count(args->latent) == loop.pieces.n &&

@@ -6,6 +6,7 @@
 #ifndef M2_BACKEND_GPU_KERNELS_SIMT_FMATH_CUH
 #define M2_BACKEND_GPU_KERNELS_SIMT_FMATH_CUH
 
+#include "backend/gpu/launch.h"
 #include "core/fmath.h"
 
 static __device__ __forceinline__ float simt_fmath_exp(float x)
@@ -24,9 +25,13 @@ static __device__ __forceinline__ float simt_fmath_exp(float x)
     return __fmul_rn(fmaf(p, 2.0f, 2.0f), scale);
 }
 
+/* One step of Newton's takes the reciprocal of a number above 1 to the correctly rounded one.  The CPU
+ * flushes denormals, so a score below 2^-126 is zero. */
 static __device__ __forceinline__ float simt_fmath_sigmoid(float x)
 {
-    return __fdiv_rn(1.0f, __fadd_rn(1.0f, simt_fmath_exp(-x)));
+    const float y = __fadd_rn(1.0f, simt_fmath_exp(-x)), r = gpu_rcp(y);
+    const float score = fmaf(r, -fmaf(y, r, -1.0f), r);
+    return y > 0x1p126f ? 0.0f : score;
 }
 
 #endif

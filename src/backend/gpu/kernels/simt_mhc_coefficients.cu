@@ -4,7 +4,7 @@
  * factor is applied after the product.  Then a thread a token makes the coefficients.
  *
  * Numerics  f32; chains of 4 D / 256 products, joined as a tree.  Sinkhorn multiplies by reciprocals of
- *           its sums: an ulp beside the division, which the next round takes back
+ *           its sums, good to an ulp, and each round takes back the error of the one before
  * Twin      backend/cpu/ref/mhc_coefficients.c
  */
 #include "backend/gpu/kernels/simt_mhc.cuh"
@@ -103,14 +103,14 @@ static __device__ __forceinline__ void sinkhorn(float (&m)[M2_STREAMS][M2_STREAM
 #pragma unroll
         for (int j = 0; j < M2_STREAMS; j++) {
             const float sum = (((m[0][j] + m[1][j]) + m[2][j]) + m[3][j]) + SINKHORN_EPS;
-            const float inverse = 1.0f / sum;
+            const float inverse = gpu_rcp(sum);
 #pragma unroll
             for (int i = 0; i < M2_STREAMS; i++) m[i][j] *= inverse;
         }
 #pragma unroll
         for (int i = 0; i < M2_STREAMS; i++) {
             const float sum = ((m[i][0] + m[i][2]) + (m[i][1] + m[i][3])) + SINKHORN_EPS;
-            const float inverse = 1.0f / sum;
+            const float inverse = gpu_rcp(sum);
 #pragma unroll
             for (int j = 0; j < M2_STREAMS; j++) m[i][j] *= inverse;
         }
@@ -134,7 +134,12 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(finish_wo
     if (row >= work.n_rows) return;
     const float a_pre = work.alpha_pre[0] * work.ms, a_post = work.alpha_post[0] * work.ms;
     const float a_res = work.alpha_res[0] * work.ms;
-    const float *c = work.c + row * MHC_COEFFICIENTS;
+    float c[MHC_COEFFICIENTS];
+#pragma unroll
+    for (int j = 0; j < MHC_COEFFICIENTS; j += 4) {
+        const float4 v = *(const float4 *)(work.c + row * MHC_COEFFICIENTS + j);
+        c[j] = v.x, c[j + 1] = v.y, c[j + 2] = v.z, c[j + 3] = v.w;
+    }
     float pre[M2_STREAMS], post[M2_STREAMS], res[M2_STREAMS][M2_STREAMS];
 #pragma unroll
     for (int i = 0; i < M2_STREAMS; i++) {

@@ -1,7 +1,7 @@
 /* simt_mhc_write.cu - the streams after a half layer: mixed with each other, then the layer's output.
  *
  * A thread owns eight columns of a row in all four streams and reads them all before it writes one,
- * since s_out may be s.  Nothing is reused: the memory's rate is the limit.
+ * since s_out may be s.  Nothing is reused: the memory's rate is the limit, and caches are passed by.
  *
  * Numerics  f32 FMA, sources ascending, then the output; one rounding: the bits of the CPU
  * Twin      backend/cpu/ref/mhc_write.c       Speed  bench/gpu/bench_mhc.cu */
@@ -10,6 +10,32 @@
 #include <assert.h>
 
 #define THREADS 128
+
+/* As simt_get_some and simt_put_some, for memory that is touched once. */
+template <int IS_WIDE>
+static __device__ __forceinline__ void get_once(const gpu_bf16 *x, int64_t i, int n,
+                                                float (&out)[SIMT_VECTOR])
+{
+    if (!IS_WIDE || n < SIMT_VECTOR) {
+        simt_get_some<0>(x, i, n, out);
+        return;
+    }
+    const uint4 raw = gpu_load_once((const uint4 *)(x + i));
+    simt_get8((const gpu_bf16 *)&raw, 0, out);
+}
+
+template <int IS_WIDE>
+static __device__ __forceinline__ void put_once(gpu_bf16 *x, int64_t i, int n,
+                                                const float (&in)[SIMT_VECTOR])
+{
+    if (!IS_WIDE || n < SIMT_VECTOR) {
+        simt_put_some<0>(x, i, n, in);
+        return;
+    }
+    uint4 raw;
+    simt_put8((gpu_bf16 *)&raw, 0, in);
+    gpu_store_once((uint4 *)(x + i), raw);
+}
 
 template <int IS_WIDE>
 static __global__ void __launch_bounds__(THREADS)
@@ -22,8 +48,8 @@ static __global__ void __launch_bounds__(THREADS)
     float old[M2_STREAMS][SIMT_VECTOR], added[SIMT_VECTOR];
 #pragma unroll
     for (int j = 0; j < M2_STREAMS; j++)
-        simt_get_some<IS_WIDE>(s, (row * M2_STREAMS + j) * width + at, width - at, old[j]);
-    simt_get_some<IS_WIDE>(o, row * width + at, width - at, added);
+        get_once<IS_WIDE>(s, (row * M2_STREAMS + j) * width + at, width - at, old[j]);
+    get_once<IS_WIDE>(o, row * width + at, width - at, added);
 #pragma unroll
     for (int i = 0; i < M2_STREAMS; i++) {
         const int64_t target = row * M2_STREAMS + i;
@@ -37,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS)
         const float post = simt_get(h_post, target);
 #pragma unroll
         for (int e = 0; e < SIMT_VECTOR; e++) sum[e] = fmaf(post, added[e], sum[e]);
-        simt_put_some<IS_WIDE>(s_out, target * width + at, width - at, sum);
+        put_once<IS_WIDE>(s_out, target * width + at, width - at, sum);
     }
 }
 

@@ -21,29 +21,9 @@
 /* Ascending as the floats are; -0 and +0 are equal. */
 static __device__ __forceinline__ unsigned int key_of(float value)
 {
-    if (value != value) return KEY_NAN;
-    const unsigned int bits = __float_as_uint(value == 0.0f ? 0.0f : value);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-static __device__ __forceinline__ unsigned int warp_max(unsigned int value)
-{
-#pragma unroll
-    for (int mask = SIMT_WARP / 2; mask >= 1; mask /= 2) {
-        const unsigned int other = gpu_shfl_xor(value, mask);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-static __device__ __forceinline__ int warp_min(int value)
-{
-#pragma unroll
-    for (int mask = SIMT_WARP / 2; mask >= 1; mask /= 2) {
-        const int other = gpu_shfl_xor(value, mask);
-        value = other < value ? other : value;
-    }
-    return value;
+    const unsigned int bits = __float_as_uint(__fadd_rn(value, 0.0f));
+    const unsigned int key = bits ^ ((unsigned int)((int)bits >> 31) | 0x80000000u);
+    return value != value ? KEY_NAN : key;
 }
 
 /* Gives lane k the k-th choice. */
@@ -52,24 +32,29 @@ static __device__ __forceinline__ int choose(const float *logits, const float *b
                                              int top_k, int lane)
 {
     unsigned int keys[PER_LANE];
+    float values[PER_LANE], added[PER_LANE];
     int chosen = 0;
 #pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
+    for (int i = 0; i < PER_LANE; i++) { /* all loads are under way before the first is used */
         const int e = i * SIMT_WARP + lane;
-        keys[i] = KEY_TAKEN;
-        if (e < n_experts)
-            keys[i] = key_of(__fadd_rn(simt_fmath_sigmoid(logits[e]), bias ? bias[e] : 0.0f));
+        values[i] = e < n_experts ? logits[e] : 0.0f;
+        added[i] = bias && e < n_experts ? bias[e] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned int key = key_of(__fadd_rn(simt_fmath_sigmoid(values[i]), added[i]));
+        keys[i] = i * SIMT_WARP + lane < n_experts ? key : KEY_TAKEN;
     }
     for (int k = 0; k < top_k; k++) {
-        unsigned int largest = keys[0];
+        unsigned int own = keys[0];
+        int own_id = lane;
 #pragma unroll
-        for (int i = 1; i < PER_LANE; i++) largest = keys[i] > largest ? keys[i] : largest;
-        largest = warp_max(largest);
-        int lowest = EXPERTS_MAX;
-#pragma unroll
-        for (int i = PER_LANE - 1; i >= 0; i--)
-            lowest = keys[i] == largest ? i * SIMT_WARP + lane : lowest;
-        lowest = warp_min(lowest);
+        for (int i = 1; i < PER_LANE; i++) {
+            own_id = keys[i] > own ? i * SIMT_WARP + lane : own_id;
+            own = keys[i] > own ? keys[i] : own;
+        }
+        const unsigned int largest = gpu_reduce_max(own);
+        const int lowest = (int)gpu_reduce_min(own == largest ? own_id : EXPERTS_MAX);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
             keys[i] = i * SIMT_WARP + lane == lowest ? KEY_TAKEN : keys[i];
@@ -81,19 +66,19 @@ static __device__ __forceinline__ int choose(const float *logits, const float *b
 template <int PER_LANE>
 static __global__ void __launch_bounds__(SIMT_THREADS)
     select_kernel(const float *logits, const float *bias, const int *forced, int64_t n_tokens,
-                  int64_t n_rows, int n_experts, int top_k, float route_scale, int *topk_idx,
-                  float *topk_prob)
+                  int n_experts, int top_k, float route_scale, int *topk_idx, float *topk_prob)
 {
     const int lane = threadIdx.x % SIMT_WARP;
-    const int64_t row = (int64_t)blockIdx.x * SIMT_WARPS + threadIdx.x / SIMT_WARP;
-    if (row >= n_rows) return; /* whole warps only, and no barrier below */
+    const int64_t token = (int64_t)blockIdx.x * SIMT_WARPS + threadIdx.x / SIMT_WARP;
+    const int64_t row = blockIdx.y * n_tokens + token; /* blocks of one head lie side by side */
+    if (token >= n_tokens) return;                     /* whole warps only, and no barrier below */
 
     const float *row_logits = logits + row * n_experts;
     int id = 0;
     if (forced) {
         if (lane < top_k) id = forced[row * top_k + lane];
     } else {
-        const float *row_bias = bias ? bias + row / n_tokens * n_experts : 0;
+        const float *row_bias = bias ? bias + (int64_t)blockIdx.y * n_experts : 0;
         id = choose<PER_LANE>(row_logits, row_bias, n_experts, top_k, lane);
     }
     const float score = lane < top_k ? simt_fmath_sigmoid(row_logits[id]) : 0.0f;
@@ -110,14 +95,15 @@ extern "C" void m2_gpu_moe_select(const m2_ops *ops, const m2_moe_select_args *a
 {
     struct m2_gpu *gpu = m2_gpu_of(ops);
     const int64_t n_tokens = args->logits->shape[1], n_experts = args->logits->shape[2];
-    const int64_t n_rows = args->logits->shape[0] * n_tokens, top_k = args->topk_idx->shape[2];
+    const int64_t n_heads = args->logits->shape[0], top_k = args->topk_idx->shape[2];
     assert(n_experts <= EXPERTS_MAX && top_k <= TOP_K_MAX && top_k <= n_experts);
-    if (n_rows == 0 || top_k == 0) return;
-    const unsigned int blocks = (unsigned int)((n_rows + SIMT_WARPS - 1) / SIMT_WARPS);
+    if (n_tokens == 0 || n_heads == 0 || top_k == 0) return;
+    const dim3 blocks((unsigned int)((n_tokens + SIMT_WARPS - 1) / SIMT_WARPS),
+                      (unsigned int)n_heads);
 #define SELECT(per_lane)                                                                           \
     select_kernel<per_lane><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(                             \
         (const float *)args->logits->data, (const float *)(args->bias ? args->bias->data : 0),     \
-        (const int *)(args->forced ? args->forced->data : 0), n_tokens, n_rows, (int)n_experts,    \
+        (const int *)(args->forced ? args->forced->data : 0), n_tokens, (int)n_experts,            \
         (int)top_k, args->route_scale, (int *)args->topk_idx->data,                                \
         (float *)args->topk_prob->data)
     if (n_experts <= 2 * SIMT_WARP)

@@ -172,7 +172,7 @@ SM90_INLINE void ring_next(ffn_ring *ring)
 /* A stage that all warps of both blocks have left, announced to its readers in this block. */
 SM90_INLINE uint32_t ring_take(const ffn_ring *ring)
 {
-    sm90_bar_wait_cluster(ring->empty + 8 * ring->slot, ring->parity ^ 1);
+    sm90_bar_wait(ring->empty + 8 * ring->slot, ring->parity ^ 1);
     sm90_bar_arrive_expect(ring->full + 8 * ring->slot, STAGE_BYTES);
     return ring->stages + STAGE_BYTES * ring->slot;
 }
@@ -202,10 +202,8 @@ SM90_INLINE void feed_stage(ffn_ring *ring, const CUtensorMap *a, const CUtensor
     if (!is_shared) {
         sm90_load_2d(stage, a, full, xa, y);
         sm90_load_2d(stage + SLAB_BYTES, b, full, xb, y);
-    } else if (rank == 0) {
-        sm90_load_2d_to(stage, a, full, xa, y, 3);
     } else {
-        sm90_load_2d_to(stage + SLAB_BYTES, b, full, xb, y, 3);
+        sm90_load_2d_to(stage + SLAB_BYTES * rank, rank ? b : a, full, rank ? xb : xa, y, 3);
     }
     ring_next(ring);
 }
@@ -444,7 +442,7 @@ static __global__ void __cluster_dims__(N_RANKS, 1, 1) __launch_bounds__(N_THREA
 
     if (threadIdx.x < 128) {
         sm90_registers_give<24>();
-        if (threadIdx.x == 0) feed(&params, &ring, &gate, &up, &down);
+        if (threadIdx.x < 32 && sm90_elect()) feed(&params, &ring, &gate, &up, &down);
     } else {
         sm90_registers_take<240>();
         ring.empty = sm90_place_in(ring.empty, threadIdx.x % 32 % N_RANKS);

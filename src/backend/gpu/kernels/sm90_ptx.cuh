@@ -114,6 +114,20 @@ template <int ID> SM90_INLINE void sm90_arrive(int n_threads)
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
 }
 
+/* 1 in one lane of a converged warp, always the same: the compiler then knows that what follows is
+ * uniform. */
+SM90_INLINE int sm90_elect(void)
+{
+    uint32_t is_elected;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(is_elected));
+    return (int)is_elected;
+}
+
 SM90_INLINE uint32_t sm90_cluster_rank(void)
 {
     uint32_t rank;
@@ -151,6 +165,15 @@ SM90_INLINE void sm90_cluster_arrive(void)
 SM90_INLINE void sm90_cluster_wait(void)
 {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* To a place of sm90_place_in; the 4 bytes complete at a barrier of that block. */
+SM90_INLINE void sm90_send(uint32_t place, uint32_t bar_place, float value)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(
+                     place),
+                 "r"(bar_place), "f"(value)
+                 : "memory");
 }
 
 /* To the same place in block `rank` of the cluster. */
@@ -207,6 +230,15 @@ SM90_INLINE void sm90_load_3d(uint32_t to, const CUtensorMap *map, uint32_t bar,
                  : "memory");
 }
 
+SM90_INLINE void sm90_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y,
+                              int z, int w)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"((uint64_t)map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+
 /* To the same place in every block of the cluster whose bit is set in `mask`; the bytes complete at
  * the barrier of the same place in each. */
 SM90_INLINE void sm90_load_2d_to(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y,
@@ -224,6 +256,15 @@ SM90_INLINE void sm90_load_3d_to(uint32_t to, const CUtensorMap *map, uint32_t b
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
                  "l"((uint64_t)map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask)
+                 : "memory");
+}
+
+/* The box of `map` at (x, y) into the L2 cache. */
+SM90_INLINE void sm90_prefetch_2d(const CUtensorMap *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(
+                     (uint64_t)map),
+                 "r"(x), "r"(y)
                  : "memory");
 }
 

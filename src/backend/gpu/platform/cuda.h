@@ -12,8 +12,9 @@
 #include <cuda_runtime_api.h>
 #endif
 
-#define M2_GPU_VENDOR          "cuda"
-#define M2_GPU_VENDOR_ARCH_MIN 80
+#define M2_GPU_VENDOR             "cuda"
+#define M2_GPU_VENDOR_ARCH_MIN    80
+#define M2_GPU_VENDOR_ARCH_PREFIX "sm_"
 
 #define gpuError_t                 cudaError_t
 #define gpuSuccess                 cudaSuccess
@@ -94,7 +95,21 @@
 #define gpu_shfl_up(value, by)    __shfl_up_sync(0xffffffffu, (value), (by), 32)
 #define gpu_shfl(value, lane)     __shfl_sync(0xffffffffu, (value), (lane), 32)
 #define gpu_ballot(predicate)     __ballot_sync(0xffffffffu, (predicate))
+/* 1 / x to an ulp, for 2^-126 <= |x| <= 2^126. */
+#define gpu_rcp(x) cuda_rcp(x)
+/* Values that nobody needs again soon: they leave the caches first. */
+#define gpu_load_once(pointer)         __ldcs(pointer)
+#define gpu_store_once(pointer, value) __stcs((pointer), (value))
+/* Of the unsigned values of 32 lanes, given to all. */
+#define gpu_reduce_max(value) __reduce_max_sync(0xffffffffu, (unsigned int)(value))
+#define gpu_reduce_min(value) __reduce_min_sync(0xffffffffu, (unsigned int)(value))
 #define gpu_syncwarp()            __syncwarp()
+static __device__ __forceinline__ float cuda_rcp(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 #endif
 
 #endif

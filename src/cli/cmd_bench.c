@@ -1,0 +1,41 @@
+/* cmd_bench.c - measuring: which of the benches, and how. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+static int bench_step(const m2_options *options)
+{
+    magi2_params params;
+    int64_t steps, layers;
+    const int code = m2_cli_engine_params(options, &params);
+    if (code) return code;
+    if (m2_options_int(options, M2_OPT_STEPS, 1, 1000, 0, &steps) != M2_OK ||
+        m2_options_int(options, M2_OPT_LAYERS, 1, 256, 0, &layers) != M2_OK)
+        return m2_cli_fail(options, M2_EXIT_USAGE);
+    const magi2_bench_request request = { .tier = options->values[M2_OPT_TIER],
+                                          .n_steps = (int)steps,
+                                          .n_layers = (int)layers,
+                                          .small_model_dir = params.model_dir,
+                                          .cancel = m2_cli_cancel_flag() };
+    params.model_dir = m2_cli_given_model_dir(options);
+    if (params.model_dir && layers > 0)
+        return m2_cli_usage(options, "--layers is for made-up weights; leave it or --model out");
+    char *text = NULL;
+    const magi2_status status =
+        magi2_bench_step(&params, &request, m2_options_has(options, M2_OPT_JSON), &text);
+    return m2_cli_print_text(options, status, text);
+}
+
+int m2_cmd_bench(const m2_options *options)
+{
+    static const char *const not_built[] = { "ops", "gate", "compare" };
+    if (options->n_operands == 0)
+        return m2_cli_usage(options, "bench what? `magi2 bench step` measures a denoising step");
+    const char *what = options->operands[0];
+    if (strcmp(what, "step") == 0) return bench_step(options);
+    for (int i = 0; i < 3; i++)
+        if (strcmp(what, not_built[i]) == 0)
+            return m2_cli_usage(options, "bench %s is not built yet; bench step is", what);
+    return m2_cli_usage(options, "bench %s: unknown; `magi2 bench step` measures a denoising step",
+                        what);
+}

@@ -1,0 +1,341 @@
+/* Every operator on the GPU against the CPU's, over random cases and the sizes of the release.
+ *
+ *   test_gpu_ops portable|fast|guarded [quick] [only PATTERN]
+ *
+ * `portable` runs the kernels that every vendor runs, `fast` the best of this machine.  `guarded`
+ * needs no GPU: the CPU's operators behind memory that the host cannot touch, which tries the test
+ * itself.  `quick` is one small case of each operator, every tensor in an allocation of its own, for
+ * compute-sanitizer.
+ */
+#include "backend/draw_release.h"
+#include "backend/twin_ops.h"
+#include "support/gpu_device.h"
+#include "support/guarded_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define N_CASES 24
+
+typedef struct gpu_test {
+    m2_twin twin;
+    m2_ops device, ops;
+    m2_gpu *gpu;
+    m2_guarded *guarded;
+    m2_pool *pool;
+    const char *why_not;
+} gpu_test;
+
+static gpu_test test;
+
+static draw_and_run *const draws[M2_OP_COUNT] = {
+#define DRAW(name) [M2_OP_##name] = draw_##name,
+    M2_OPS(DRAW)
+#undef DRAW
+};
+
+/* Catches an operator that is off in value, that leaves something unwritten or writes outside of
+ * its outputs, whose bits change from run to run or with the number of rows. */
+static void operator_agrees_with_the_cpu(void **state)
+{
+    const m2_op_idx op = (m2_op_idx)(uintptr_t)*state;
+    if (test.why_not) skip();
+    const int n_cases = test.twin.is_quick ? 2 : N_CASES;
+    for (int seed = 1; seed <= n_cases; seed++) {
+        random_case c;
+        m2_tensor y;
+        random_case_open(&c, (uint64_t)seed);
+        c.is_finite = 1;
+        snprintf(test.twin.where, sizeof test.twin.where, "seed %d", seed);
+        draws[op](&c, &test.ops, &y);
+        random_case_close(&c);
+    }
+}
+
+static const struct {
+    const char *name;
+    release_part *run;
+    int64_t n[4]; /* tokens; ends with 0 */
+} parts[] = {
+    { "the release's attention", release_attention_part, { 1, 67, 200 } },
+    { "the release's streams", release_streams, { 1, 33, 150 } },
+    { "the release's products", release_products, { 1, 40, 130 } },
+    { "the release's experts", release_experts, { 1, 90 } },
+    { "the release's heads of experts", release_heads_of_experts, { 7, 200 } },
+    { "the demo's layer", demo_layer, { 1, 50, 333 } },
+    { "the release's text encoder", release_text, { 1, 70, 130 } },
+    { "the release's decoders", release_decoder, { 1, 9, 50 } },
+};
+#define N_PARTS (sizeof parts / sizeof parts[0])
+
+static void part_agrees_with_the_cpu(void **state)
+{
+    const size_t part = (size_t)(uintptr_t)*state;
+    if (test.why_not) skip();
+    for (int i = 0; i < 4 && parts[part].n[i] > 0; i++) {
+        random_case c;
+        random_case_open(&c, 100 + part);
+        snprintf(test.twin.where, sizeof test.twin.where, "%s, %lld tokens", parts[part].name,
+                 (long long)parts[part].n[i]);
+        parts[part].run(&c, &test.ops, parts[part].n[i]);
+        random_case_close(&c);
+    }
+}
+
+/* ---- bits that must not depend on the other rows ---- */
+
+static m2_ops other(void)
+{
+    return test.twin.other;
+}
+
+static void check_no_fault(void)
+{
+    const char *fault = test.twin.mirror ? m2_mirror_fault(test.twin.mirror) : NULL;
+    if (fault) fail_msg("%s", fault);
+}
+
+/* Catches tiles that start at the batch's first row and not at the segment's, a split of the keys
+ * by the length of the whole. */
+static void attention_of_a_segment_does_not_depend_on_the_others(void **state)
+{
+    (void)state;
+    if (test.why_not) skip();
+    static const int64_t dims[][2] = { { 128, 4 }, { 32, 2 }, { 20, 1 } };
+    const m2_ops ops = other();
+    for (int i = 0; i < 6; i++) {
+        random_case c;
+        random_case_open(&c, 40 + (uint64_t)i);
+        const int64_t n = 260, first = 97, dim = dims[i % 3][0], heads = dims[i % 3][1];
+        const m2_dtype act = i < 3 ? M2_BF16 : M2_F32;
+        const size_t row = (size_t)(heads * dim) * m2_dtype_bytes(act);
+        m2_tensor t[4], part[4];
+        for (int k = 0; k < 4; k++) t[k] = random_tensor(&c, act, 1.5f, n, heads, dim);
+        for (int k = 0; k < 3; k++) part[k] = m2_tensor_rows(&t[k], first, n);
+        part[3] = m2_tensor_make(&c.arena, act, n - first, heads, dim);
+        m2_attention_args args = { .q = &t[0],
+                                   .k = &t[1],
+                                   .v = &t[2],
+                                   .segments = (const int64_t[]){ 0, first, n },
+                                   .n_segments = 2,
+                                   .scale = 0.1f,
+                                   .is_causal = i & 1,
+                                   .y = &t[3] };
+        ops.attention(&ops, &args);
+        check_no_fault();
+        args = (m2_attention_args){ .q = &part[0],
+                                    .k = &part[1],
+                                    .v = &part[2],
+                                    .segments = (const int64_t[]){ 0, n - first },
+                                    .n_segments = 1,
+                                    .scale = 0.1f,
+                                    .is_causal = i & 1,
+                                    .y = &part[3] };
+        ops.attention(&ops, &args);
+        check_no_fault();
+        assert_memory_equal((char *)t[3].data + row * (size_t)first, part[3].data,
+                            row * (size_t)(n - first));
+        random_case_close(&c);
+    }
+}
+
+/* Logits of the first tokens, alone and among others.  Catches a choice of tile by the number of
+ * tokens. */
+static void logits_of_a_token_do_not_depend_on_the_others(void **state)
+{
+    (void)state;
+    if (test.why_not) skip();
+    const m2_ops ops = other();
+    static const int64_t sizes[][3] = { { 256, 256, 1 }, { 64, 16, 3 }, { 33, 7, 2 } };
+    for (int i = 0; i < 3; i++) {
+        random_case c;
+        random_case_open(&c, 50 + (uint64_t)i);
+        const int64_t n = 300, few = 5, dim = sizes[i][0], experts = sizes[i][1];
+        const int64_t heads = sizes[i][2];
+        m2_tensor x = random_tensor(&c, M2_BF16, 1, n, heads, dim);
+        m2_tensor gate = random_tensor(&c, M2_F32, 0.2f, heads * experts, dim);
+        m2_tensor all = m2_tensor_make(&c.arena, M2_F32, heads, n, experts);
+        m2_tensor some = m2_tensor_make(&c.arena, M2_F32, heads, few, experts);
+        const m2_tensor x_few = m2_tensor_rows(&x, 0, few);
+        ops.moe_logits(&ops, &(m2_moe_logits_args){ .x = &x, .gate = &gate, .logits = &all });
+        ops.moe_logits(&ops, &(m2_moe_logits_args){ .x = &x_few, .gate = &gate, .logits = &some });
+        check_no_fault();
+        for (int64_t h = 0; h < heads; h++)
+            assert_memory_equal((float *)all.data + h * n * experts,
+                                (float *)some.data + h * few * experts,
+                                (size_t)(few * experts) * sizeof(float));
+        random_case_close(&c);
+    }
+}
+
+typedef struct routed {
+    m2_tensor idx, prob, gather, sorted, offsets, pos, routes, y;
+} routed;
+
+/* Experts of the first n tokens; the choice comes from `idx` and `prob` of `n_all`. */
+static routed run_experts_of(random_case *c, const m2_ops *ops, const m2_tensor *x, int64_t n,
+                             const m2_tensor *idx, const m2_tensor *prob, const m2_tensor w[3])
+{
+    const int64_t heads = idx->shape[0], n_all = idx->shape[1], top_k = idx->shape[2];
+    const int64_t dim = x->shape[2], experts = w[0].shape[0] / heads, n_routes = heads * n * top_k;
+    routed r = { .idx = m2_tensor_make(&c->arena, M2_I32, heads, n, top_k),
+                 .prob = m2_tensor_make(&c->arena, M2_F32, heads, n, top_k),
+                 .gather = m2_tensor_make(&c->arena, M2_I32, n_routes),
+                 .sorted = m2_tensor_make(&c->arena, M2_F32, n_routes),
+                 .offsets = m2_tensor_make(&c->arena, M2_I32, heads * experts + 1),
+                 .pos = m2_tensor_make(&c->arena, M2_I32, heads, n, top_k),
+                 .routes = m2_tensor_make(&c->arena, M2_BF16, n_routes, dim),
+                 .y = m2_tensor_make(&c->arena, M2_BF16, n, heads, dim) };
+    const m2_tensor some = m2_tensor_rows(x, 0, n);
+    for (int64_t h = 0; h < heads; h++) {
+        const size_t bytes = (size_t)(n * top_k) * 4;
+        memcpy((char *)r.idx.data + (size_t)h * bytes, (int32_t *)idx->data + h * n_all * top_k,
+               bytes);
+        memcpy((char *)r.prob.data + (size_t)h * bytes, (float *)prob->data + h * n_all * top_k,
+               bytes);
+    }
+    ops->moe_dispatch(ops, &(m2_moe_dispatch_args){ .topk_idx = &r.idx,
+                                                    .topk_prob = &r.prob,
+                                                    .n_experts = (int)experts,
+                                                    .gather_ids = &r.gather,
+                                                    .probs_sorted = &r.sorted,
+                                                    .expert_offsets = &r.offsets,
+                                                    .route_pos = &r.pos });
+    ops->moe_ffn(ops, &(m2_moe_ffn_args){ .x = &some,
+                                          .gather_ids = &r.gather,
+                                          .probs_sorted = &r.sorted,
+                                          .expert_offsets = &r.offsets,
+                                          .route_pos = &r.pos,
+                                          .w_gate = &w[0],
+                                          .w_up = &w[1],
+                                          .w_down = &w[2],
+                                          .routes = &r.routes,
+                                          .y = &r.y });
+    check_no_fault();
+    return r;
+}
+
+/* Catches sums over a tile's other rows, and a tile shape chosen by an expert's number of rows. */
+static void experts_of_a_token_do_not_depend_on_the_others(void **state)
+{
+    (void)state;
+    if (test.why_not) skip();
+    static const int64_t sizes[][2] = { { 256, 1280 }, { 64, 32 }, { 40, 24 } };
+    const m2_ops ops = other();
+    for (int i = 0; i < 3; i++) {
+        random_case c;
+        random_case_open(&c, 60 + (uint64_t)i);
+        const int64_t heads = 2, experts = 4, top_k = 2, n = 333, few = 9;
+        const int64_t dim = sizes[i][0], width = sizes[i][1];
+        m2_tensor x = random_tensor(&c, M2_BF16, 1, n, heads, dim), w[3];
+        for (int k = 0; k < 3; k++)
+            w[k] = random_tensor(&c, M2_BF16, 0.1f, heads * experts, k < 2 ? dim : width,
+                                 k < 2 ? width : dim);
+        m2_tensor logits = random_tensor(&c, M2_F32, 1, heads, n, experts);
+        m2_tensor idx = m2_tensor_make(&c.arena, M2_I32, heads, n, top_k);
+        m2_tensor prob = m2_tensor_make(&c.arena, M2_F32, heads, n, top_k);
+        ops.moe_select(
+            &ops, &(m2_moe_select_args){
+                      .logits = &logits, .route_scale = 2, .topk_idx = &idx, .topk_prob = &prob });
+        const routed all = run_experts_of(&c, &ops, &x, n, &idx, &prob, w);
+        const routed some = run_experts_of(&c, &ops, &x, few, &idx, &prob, w);
+        assert_memory_equal(all.y.data, some.y.data, m2_tensor_bytes(&some.y));
+        random_case_close(&c);
+    }
+}
+
+/* ---- the program ---- */
+
+static m2_status open_device(const char *mode)
+{
+    if (strcmp(mode, "guarded") == 0) {
+        M2_TRY(m2_guarded_open(test.pool, &test.guarded));
+        m2_ops_init_guarded(&test.device, test.guarded);
+        return M2_OK;
+    }
+    const m2_gpu_params params = { .use_portable = strcmp(mode, "portable") == 0 };
+    return m2_test_gpu_open(&params, &test.device, &test.gpu);
+}
+
+static int open_test(const char *mode)
+{
+    if (m2_pool_create(0, &test.pool) != M2_OK ||
+        m2_ops_init_cpu(&test.twin.cpu, test.pool, M2_ISA_BEST) != M2_OK) {
+        fprintf(stderr, "test_gpu_ops: %s\n", m2_last_error());
+        return 1;
+    }
+    const m2_status status = open_device(mode);
+    if (status == M2_ERR_UNSUPPORTED) {
+        test.why_not = m2_last_error();
+        printf("skipped, every test: %s\n", test.why_not);
+        return 0;
+    }
+    if (status != M2_OK || m2_mirror_open(&test.device, &test.twin.mirror) != M2_OK) {
+        fprintf(stderr, "test_gpu_ops: %s\n", m2_last_error());
+        return 1;
+    }
+    if (test.gpu) printf("%s\n", m2_gpu_banner(test.gpu));
+    if (test.twin.is_quick) m2_mirror_use_own_memory(test.twin.mirror);
+    m2_ops_init_mirror(&test.twin.other, test.twin.mirror);
+    m2_ops_init_twin(&test.ops, &test.twin);
+    return 0;
+}
+
+static void close_test(void)
+{
+    m2_mirror_close(test.twin.mirror);
+    m2_guarded_close(test.guarded);
+    m2_test_gpu_close(test.gpu);
+    m2_pool_destroy(test.pool);
+}
+
+static void print_seen(void)
+{
+    for (int op = 0; op < M2_OP_COUNT && !test.why_not; op++) {
+        const twin_seen *seen = &test.twin.seen[op];
+        if (seen->n_calls == 0) continue;
+        printf("%-20s %4d calls  f32 %.1e  bf16 %.4f%% by %.2f steps", m2_op_infos[op].name,
+               seen->n_calls, seen->f32_error, 100 * seen->share, seen->steps);
+        if (seen->cpu_truth_error > 0)
+            printf("  truth %.2e, the CPU's %.2e", seen->truth_error, seen->cpu_truth_error);
+        printf("\n");
+    }
+}
+
+static int run_all(void)
+{
+    struct CMUnitTest tests[M2_OP_COUNT + N_PARTS + 3];
+    int n = 0;
+    for (int op = 0; op < M2_OP_COUNT; op++)
+        tests[n++] = (struct CMUnitTest){ m2_op_infos[op].name, operator_agrees_with_the_cpu, NULL,
+                                          NULL, (void *)(uintptr_t)op };
+    for (size_t i = 0; i < N_PARTS && !test.twin.is_quick; i++)
+        tests[n++] = (struct CMUnitTest){ parts[i].name, part_agrees_with_the_cpu, NULL, NULL,
+                                          (void *)(uintptr_t)i };
+    const struct CMUnitTest bits[] = {
+        cmocka_unit_test(attention_of_a_segment_does_not_depend_on_the_others),
+        cmocka_unit_test(logits_of_a_token_do_not_depend_on_the_others),
+        cmocka_unit_test(experts_of_a_token_do_not_depend_on_the_others),
+    };
+    for (int i = 0; i < 3 && !test.twin.is_quick; i++) tests[n++] = bits[i];
+    return _cmocka_run_group_tests("gpu_ops", tests, (size_t)n, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (strcmp(mode, "portable") != 0 && strcmp(mode, "fast") != 0 &&
+        strcmp(mode, "guarded") != 0) {
+        fprintf(stderr, "usage: test_gpu_ops portable|fast|guarded [quick] [only PATTERN]\n");
+        return 2;
+    }
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "quick") == 0) test.twin.is_quick = 1;
+        if (strcmp(argv[i], "only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
+    }
+    if (open_test(mode) != 0) return 1;
+    const int n_failed = run_all();
+    print_seen();
+    close_test();
+    return n_failed ? 1 : 0;
+}
