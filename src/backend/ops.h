@@ -498,7 +498,8 @@ struct m2_ops {
 #undef M2_OPS_SLOT_
 };
 
-/* A table whose slots do nothing, for planning on measuring arenas. */
+/* A table whose slots do nothing, for planning on measuring arenas; its device is the host unless
+ * `device_api` is set to that of the table to plan for. */
 void m2_ops_init_measure(m2_ops *ops);
 
 #endif
