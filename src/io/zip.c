@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #define END_BYTES     22u
 #define END64_BYTES   56u
@@ -136,6 +137,7 @@ static m2_status read_records(m2_zip *zip, const directory *where)
             .name_bytes = (uint16_t)name,
             .flags = (uint16_t)read_le(at + 8, 2),
             .method = (uint16_t)read_le(at + 10, 2),
+            .crc = (uint32_t)read_le(at + 16, 4),
             .stored_bytes = read_le(at + 20, 4),
             .bytes = read_le(at + 24, 4),
             .offset = read_le(at + 42, 4),
@@ -186,6 +188,21 @@ const m2_zip_entry *m2_zip_find(const m2_zip *zip, const char *name, size_t name
     return NULL;
 }
 
+static m2_status check_sum(const m2_zip *zip, const m2_zip_entry *entry, const unsigned char *data)
+{
+    if (entry->is_checked || entry->crc == 0) return M2_OK;
+    const uint32_t crc = (uint32_t)crc32_z(0, data, (size_t)entry->bytes);
+    if (crc != entry->crc)
+        return m2_fail(
+            M2_ERR_FORMAT,
+            "%s: entry '%.*s' is damaged: its %llu bytes have the checksum %08x, %08x was "
+            "written; download it again",
+            zip->map->path, entry->name_bytes < 200 ? (int)entry->name_bytes : 200, entry->name,
+            (unsigned long long)entry->bytes, crc, entry->crc);
+    zip->entries[entry - zip->entries].is_checked = 1;
+    return M2_OK;
+}
+
 m2_status m2_zip_bytes(const m2_zip *zip, const m2_zip_entry *entry, const unsigned char **data_out)
 {
     const m2_map *const map = zip->map;
@@ -208,6 +225,7 @@ m2_status m2_zip_bytes(const m2_zip *zip, const m2_zip_entry *entry, const unsig
     if (skipped > left || entry->bytes > left - skipped)
         return m2_fail(M2_ERR_FORMAT, "%s: entry '%.*s' of %llu bytes ends behind the file",
                        map->path, n, entry->name, (unsigned long long)entry->bytes);
+    M2_TRY(check_sum(zip, entry, local + LOCAL_BYTES + skipped));
     *data_out = local + LOCAL_BYTES + skipped;
     return M2_OK;
 }

@@ -3,6 +3,11 @@
  * Only the central directory is believed: writers that stream leave zeros in the local headers.
  * Values are used in place in the mapped file, so compressed and encrypted entries are refused by
  * name when they are asked for.
+ *
+ * Checksums  an entry is held against its CRC-32 the first time that it is asked for, which reads all
+ *            of it: such files hold decoders of some GiB at most, whose bytes are read soon after in
+ *            any case, and a flipped bit would else be a picture that is wrong and nothing said.  Zero
+ *            stands for a sum that the writer left out, as torch does when told to.
  */
 #ifndef M2_IO_ZIP_H
 #define M2_IO_ZIP_H
@@ -20,7 +25,9 @@ typedef struct m2_zip_entry {
     const char *name; /* [name_bytes] in the map, not terminated */
     uint64_t offset;  /* of the local header */
     uint64_t stored_bytes, bytes;
+    uint32_t crc; /* of the bytes; 0: not known */
     uint16_t name_bytes, method, flags;
+    uint16_t is_checked;
 } m2_zip_entry;
 
 typedef struct m2_zip {
@@ -39,7 +46,7 @@ void m2_zip_free(m2_zip *zip);
 const m2_zip_entry *m2_zip_find(const m2_zip *zip, const char *name, size_t name_bytes);
 
 /* The entry's bytes in the map.
- * Errors  M2_ERR_UNSUPPORTED (compressed, encrypted), M2_ERR_FORMAT (not within the file) */
+ * Errors  M2_ERR_UNSUPPORTED (compressed, encrypted), M2_ERR_FORMAT (not within the file, damaged) */
 m2_status m2_zip_bytes(const m2_zip *zip, const m2_zip_entry *entry,
                        const unsigned char **data_out);
 
