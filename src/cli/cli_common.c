@@ -103,11 +103,15 @@ char *m2_cli_read_text(const m2_options *options, const char *path, const char *
     const int is_stdin = strcmp(path, "-") == 0;
     FILE *file = is_stdin ? stdin : fopen(path, "rb");
     if (!file) {
-        m2_cli_usage(options, "--%s %s: cannot open: %s", option, path, strerror(errno));
+        m2_cli_usage(
+            options,
+            "--%s %s: cannot open: %s; give a text file, \"-\" for stdin, or the text itself "
+            "with --%.*s",
+            option, path, strerror(errno), (int)strcspn(option, "-"), option);
         return NULL;
     }
     char *text = malloc(TEXT_BYTES_MAX + 1);
-    const size_t n = text ? fread(text, 1, TEXT_BYTES_MAX + 1, file) : 0;
+    size_t n = text ? fread(text, 1, TEXT_BYTES_MAX + 1, file) : 0;
     const int has_failed = !text || ferror(file);
     if (!is_stdin) fclose(file);
     if (has_failed || n > TEXT_BYTES_MAX) {
@@ -117,6 +121,15 @@ char *m2_cli_read_text(const m2_options *options, const char *path, const char *
         return NULL;
     }
     text[n] = '\0';
+    if (n >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0)) {
+        m2_cli_usage(options, "--%s %s: is UTF-16 text; save it as UTF-8", option, path);
+        free(text);
+        return NULL;
+    }
+    /* The mark that some editors put in front of UTF-8 is no part of the text. */
+    const size_t mark = n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    memmove(text, text + mark, n + 1 - mark);
+    n -= mark;
     if (memchr(text, '\0', n)) {
         m2_cli_usage(options, "--%s %s: holds a NUL byte; give a UTF-8 text file", option, path);
         free(text);

@@ -1,6 +1,7 @@
 #include "io/checkpoint.h"
 
 #include "io/checkpoint_parts.h"
+#include "io/no_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -192,24 +193,29 @@ static m2_status add_file(m2_checkpoint *checkpoint, const char *path)
     return m2_safetensors_add(checkpoint, map);
 }
 
-/* A few names of what a directory holds, for the message that it is the wrong one. */
-static void list_some(const char *dir, char *text, size_t bytes)
+static int is_checkpoint_name(const char *name)
 {
-    text[0] = '\0';
-    DIR *entries = opendir(dir);
-    if (!entries) return;
-    size_t used = 0;
-    int n = 0;
-    for (const struct dirent *entry; n < 8 && (entry = readdir(entries));) {
-        if (entry->d_name[0] == '.') continue;
-        const int written =
-            snprintf(text + used, bytes - used, "%s%.60s", n ? ", " : "", entry->d_name);
-        if (written < 0 || (size_t)written >= bytes - used) break;
-        used += (size_t)written;
-        n++;
+    static const char *const endings[] = { ".safetensors", ".pth", ".ckpt", ".pt" };
+    const size_t n = strlen(name);
+    for (int i = 0; i < 4; i++) {
+        const size_t m = strlen(endings[i]);
+        if (name[0] != '.' && n > m && strcmp(name + n - m, endings[i]) == 0) return 1;
     }
-    closedir(entries);
-    if (n == 0) snprintf(text, bytes, "nothing");
+    return 0;
+}
+
+/* The one file of a folder that can be a checkpoint by its name; 0 if there is none or a choice. */
+static int find_only_file(const char *dir, char *file, size_t bytes)
+{
+    int n = 0;
+    DIR *entries = opendir(dir);
+    for (const struct dirent *entry; entries && (entry = readdir(entries));) {
+        if (!is_checkpoint_name(entry->d_name)) continue;
+        n++;
+        if ((size_t)snprintf(file, bytes, "%s/%s", dir, entry->d_name) >= bytes) n++;
+    }
+    if (entries) closedir(entries);
+    return n == 1;
 }
 
 static m2_status add_directory(m2_checkpoint *checkpoint, const char *dir)
@@ -223,11 +229,12 @@ static m2_status add_directory(m2_checkpoint *checkpoint, const char *dir)
         /* lstat: a link to a blob that is gone must be named as such, not passed over. */
         if (lstat(file, &info) == 0) return add_file(checkpoint, file);
     }
+    if (find_only_file(dir, file, sizeof file)) return add_file(checkpoint, file);
     char found[600];
-    list_some(dir, found, sizeof found);
+    m2_folder_names(dir, found, sizeof found);
     return m2_fail(M2_ERR_IO,
-                   "%s: holds neither model.safetensors.index.json nor model.safetensors, but %s; "
-                   "pass the directory of one network, or a file",
+                   "%s: holds neither model.safetensors.index.json nor one checkpoint alone, but "
+                   "%s; pass the directory of one network, or a file",
                    dir, found);
 }
 
@@ -244,7 +251,7 @@ m2_status m2_checkpoint_open(const char *path, m2_checkpoint **checkpoint_out)
     for (size_t n = strlen(kept); n > 1 && kept[n - 1] == '/'; n--) kept[n - 1] = '\0';
     struct stat info;
     if (stat(kept, &info) != 0) {
-        status = m2_fail(M2_ERR_IO, "%s: cannot open: %s", kept, strerror(errno));
+        status = m2_fail_open(kept);
         goto fail;
     }
     status = S_ISDIR(info.st_mode) ? add_directory(checkpoint, kept) : add_file(checkpoint, kept);

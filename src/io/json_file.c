@@ -1,5 +1,7 @@
 #include "io/json_file.h"
 
+#include "io/no_file.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 m2_status m2_file_read(const char *path, size_t bytes_max, char **text_out, size_t *bytes_out)
 {
     FILE *file = fopen(path, "rb");
-    if (!file) return m2_fail(M2_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (!file) return m2_fail_open(path);
     char *text = NULL;
     size_t used = 0, room = 0;
     m2_status status = M2_OK;

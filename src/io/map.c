@@ -1,6 +1,7 @@
 #include "io/map.h"
 
 #include "core/temp_file.h"
+#include "io/no_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +90,7 @@ m2_status m2_map_open(const char *path, m2_map **map_out)
     /* O_NONBLOCK: a pipe under the file's name must be refused, not waited for. */
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
-        status = m2_fail(M2_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+        status = m2_fail_open(path);
     } else {
         status = map_descriptor(map, descriptor);
         close(descriptor);

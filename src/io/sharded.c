@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PATH_BYTES 4096
 
@@ -93,6 +94,16 @@ static m2_status check_complete(const m2_checkpoint *checkpoint, int64_t first, 
     return M2_OK;
 }
 
+/* A shard's own message as one line of ours, whose head says what to do for all. */
+static void add_without_advice(m2_fault_list *faults, const char *message)
+{
+    static const char advice[] = "; download it again";
+    size_t n = strlen(message);
+    if (n >= sizeof advice - 1 && strcmp(message + n - (sizeof advice - 1), advice) == 0)
+        n -= sizeof advice - 1;
+    m2_fault_add(faults, "%.*s", (int)n, message);
+}
+
 static m2_status add_shard(m2_checkpoint *checkpoint, json_t *weight_map, const char *index_path,
                            const char *shard, m2_fault_list *faults)
 {
@@ -103,6 +114,10 @@ static m2_status add_shard(m2_checkpoint *checkpoint, json_t *weight_map, const 
         return m2_fail(M2_ERR_ARG, "%.200s...: the path is too long", index_path);
     const m2_map *map = NULL;
     const int64_t first = checkpoint->n_tensors;
+    if (access(path, F_OK) != 0) {
+        m2_fault_add(faults, "%s is missing", shard);
+        return M2_OK;
+    }
     /* One bad shard does not hide the next: all are named together at the end, once. */
     const m2_log *log = m2_log_bind(NULL);
     m2_status status = m2_ckpt_map(checkpoint, path, &map);
@@ -110,7 +125,7 @@ static m2_status add_shard(m2_checkpoint *checkpoint, json_t *weight_map, const 
     m2_log_bind(log);
     if (status == M2_ERR_IO || status == M2_ERR_FORMAT) {
         checkpoint->n_tensors = first;
-        m2_fault_add(faults, "%s", m2_last_error());
+        add_without_advice(faults, m2_last_error());
         return M2_OK;
     }
     M2_TRY(status);
@@ -130,8 +145,11 @@ static m2_status add_all(m2_checkpoint *checkpoint, json_t *weight_map, const ch
     free(shards);
     if (status == M2_OK && faults.n > 0) {
         char text[M2_FAULT_BYTES_MAX];
-        status = m2_fail(M2_ERR_FORMAT, "%s: does not fit its %zu shards:%s\n  download them again",
-                         index_path, n_shards,
+        status = m2_fail(M2_ERR_FORMAT,
+                         "%s: its shards do not hold what it lists, %d fault%s in %zu file%s; "
+                         "download again what is named:%s",
+                         index_path, faults.n, faults.n == 1 ? "" : "s", n_shards,
+                         n_shards == 1 ? "" : "s",
                          m2_fault_text(&faults, M2_FAULT_LINES_MAX, text, sizeof text));
     }
     return status;
@@ -149,7 +167,7 @@ m2_status m2_sharded_add(m2_checkpoint *checkpoint, const char *index_path)
     if (!json_is_object(weight_map) || json_object_size(weight_map) == 0)
         status = m2_fail(M2_ERR_FORMAT,
                          "%s: is no index of shards: it has no weight_map from tensor names to "
-                         "files",
+                         "files; give a checkpoint, or the folder that it lies in",
                          index_path);
     else
         status = add_all(checkpoint, weight_map, index_path);

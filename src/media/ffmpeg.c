@@ -11,7 +11,8 @@
 
 static void write_log(void *object, int level, const char *format, va_list args)
 {
-    if (level > AV_LOG_INFO || !m2_log_bound()) return;
+    /* Below a warning they tell of themselves, at length. */
+    if (level > AV_LOG_WARNING || !m2_log_bound()) return;
     char text[1024];
     const AVClass *class = object ? *(AVClass **)object : NULL;
     vsnprintf(text, sizeof text, format, args);

@@ -120,7 +120,12 @@ static void print_part(FILE *stream, int as_json, const part *it, int64_t n_tens
     } else {
         fprintf(stream, "%-14s %6lld tensors %10.2f MiB  %s\n", it->name, (long long)n_tensors,
                 bytes / 1048576.0, fault ? "DOES NOT FIT" : "fits");
-        if (fault) fprintf(stream, "    %s\n", fault);
+        /* A fault of several lines keeps its layout, below the part that it belongs to. */
+        for (const char *line = fault; line && *line;) {
+            const int n = (int)strcspn(line, "\n");
+            fprintf(stream, "    %.*s\n", n, line);
+            line += n + (line[n] == '\n');
+        }
     }
 }
 

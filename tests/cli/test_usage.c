@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Every wrong use is exit 2 with a message that names the thing, before anything is loaded and with
  * no file made.  Catches options that are swallowed: 0 steps taken for the default, one of two
@@ -53,6 +55,8 @@ static void wrong_use_exits_2_and_names_the_fault(void **state)
         { "decode -o a.mp4", "decode needs the file" },
         { "tokenize", "no prompt" },
         { "inspect a b", "unexpected argument 'b'" },
+        { "generate --prompt-file none.txt -o a.mp4", "or the text itself with --prompt" },
+        { "generate -p x --negative-file none.txt -o a.mp4", "the text itself with --negative" },
     };
     char *dir = m2_test_make_dir();
     static cli_result result;
@@ -82,6 +86,9 @@ static void faults_of_files_exit_1_and_name_the_file(void **state)
         { "generate --resume /nonexistent.state -o a.mp4", "/nonexistent.state" },
         { "decode /nonexistent.state -o a.mp4", "/nonexistent.state" },
         { "inspect /nonexistent", "/nonexistent" },
+        { "inspect '" M2_DEMO_DIR "/preview/modell.safetensors'",
+          "did you mean " M2_DEMO_DIR "/preview/model.safetensors?" },
+        { "inspect '" M2_DEMO_DIR "/text_encoder/config.json'", "give a checkpoint" },
     };
     char *dir = m2_test_make_dir();
     static cli_result result;
@@ -128,6 +135,117 @@ static void doctor_and_inspect_report_on_this_machine_and_model(void **state)
     assert_non_null(strstr(result.out, "block.layers.0.attention.linear_qkv.weight"));
 }
 
+/* Each folder of a model by itself, whatever its file is called. */
+static void parts_of_a_model_are_inspected_by_their_folders(void **state)
+{
+    (void)state;
+    static cli_result result;
+    static const char *const parts[][2] = {
+        { "text_encoder", "model.language_model.norm.weight" },
+        { "preview", "block.layers.0.attention.linear_qkv.weight" },
+        { "turbo_vae", "module.decoder.conv_out.conv.bias" },
+        { "vae", "decoder.head.2.bias" },
+        { "stable-audio-open-1.0", "pretransform.model.decoder.layers.0.weight_v" },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char arguments[300];
+        snprintf(arguments, sizeof arguments, "inspect '%s/%s'", M2_DEMO_DIR, parts[i][0]);
+        cli_run(&result, "/tmp", arguments);
+        if (result.code != 0 || !strstr(result.out, parts[i][1]))
+            fail_msg("magi2 %s: exit %d: %s", arguments, result.code, result.err);
+    }
+}
+
+/* A model of which one shard is missing: the fault stands below its part, each line further in than
+ * the part's, and the other parts are reported all the same. */
+static void a_fault_of_several_lines_stands_below_its_part(void **state)
+{
+    (void)state;
+    static cli_result result;
+    static const char index[] = "{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":"
+                                "\"two.safetensors\"}}";
+    char *dir = m2_test_make_dir(), path[300];
+    snprintf(path, sizeof path, "%s/preview", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/preview/model.safetensors.index.json", dir);
+    FILE *file = fopen(path, "wb");
+    fputs(index, file);
+    fclose(file);
+    static const char *const parts[] = { "text_encoder", "turbo_vae", "stable-audio-open-1.0" };
+    for (int i = 0; i < 3; i++) {
+        char target[300];
+        snprintf(path, sizeof path, "%s/%s", dir, parts[i]);
+        snprintf(target, sizeof target, "%s/%s", M2_DEMO_DIR, parts[i]);
+        assert_int_equal(symlink(target, path), 0);
+    }
+    cli_run(&result, dir, "inspect .");
+    assert_int_equal(result.code, 1);
+    const char *wanted =
+        "DOES NOT FIT\n"
+        "    ./preview/model.safetensors.index.json: its shards do not hold what it "
+        "lists, 2 faults in 2 files; download again what is named:\n"
+        "      one.safetensors is missing\n"
+        "      two.safetensors is missing\n"
+        "turbo_vae ";
+    if (!strstr(result.out, wanted)) fail_msg("%s", result.out);
+    assert_string_equal(result.err, "magi2: .: these parts do not fit the model: preview\n");
+    cli_run(&result, dir, "generate -m . -p x -o a.mp4");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "what is named:\n  one.safetensors is missing\n  two."));
+    m2_test_remove_tree(dir);
+}
+
+static void write_text(const char *dir, const char *name, const char *text, size_t n)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n, file), n);
+    fclose(file);
+}
+
+/* The mark that editors put in front of UTF-8 is not seen by the model; UTF-16 is no text here. */
+static void byte_order_marks_are_dropped_or_refused(void **state)
+{
+    (void)state;
+    static cli_result plain, marked, refused;
+    char *dir = m2_test_make_dir();
+    write_text(dir, "plain.txt", "a ball", 6);
+    write_text(dir, "marked.txt",
+               "\xef\xbb\xbf"
+               "a ball",
+               9);
+    write_text(dir, "little.txt",
+               "\xff\xfe"
+               "a\0 \0",
+               6);
+    write_text(dir, "big.txt",
+               "\xfe\xff"
+               "\0a\0 ",
+               6);
+    write_text(dir, "mark.txt", "\xef\xbb\xbf", 3);
+    cli_run(&plain, dir, "tokenize --json --prompt-file plain.txt");
+    cli_run(&marked, dir, "tokenize --json --prompt-file marked.txt");
+    assert_int_equal(plain.code, 0);
+    assert_string_equal(marked.out, plain.out);
+    cli_run(&marked, dir, "tokenize --json --prompt-file - <marked.txt");
+    assert_string_equal(marked.out, plain.out);
+    static const char *const files[] = { "little.txt", "big.txt" };
+    for (int i = 0; i < 2; i++) {
+        char arguments[100], part[100];
+        snprintf(arguments, sizeof arguments, "tokenize --prompt-file %s", files[i]);
+        snprintf(part, sizeof part, "%s: is UTF-16 text; save it as UTF-8", files[i]);
+        cli_run(&refused, dir, arguments);
+        assert_int_equal(refused.code, 2);
+        if (!strstr(refused.err, part)) fail_msg("%s", refused.err);
+    }
+    cli_run(&refused, dir, "tokenize --prompt-file mark.txt");
+    assert_int_equal(refused.code, 2);
+    assert_non_null(strstr(refused.err, "prompt is empty"));
+    m2_test_remove_tree(dir);
+}
+
 /* No escapes: a backslash and an n are two characters; a file with a line break is another prompt. */
 static void prompts_are_taken_as_they_are(void **state)
 {
@@ -158,6 +276,9 @@ int main(void)
         cmocka_unit_test(faults_of_files_exit_1_and_name_the_file),
         cmocka_unit_test(help_and_version_exit_0),
         cmocka_unit_test(doctor_and_inspect_report_on_this_machine_and_model),
+        cmocka_unit_test(parts_of_a_model_are_inspected_by_their_folders),
+        cmocka_unit_test(a_fault_of_several_lines_stands_below_its_part),
+        cmocka_unit_test(byte_order_marks_are_dropped_or_refused),
         cmocka_unit_test(prompts_are_taken_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,11 +153,35 @@ static void files_map_and_directories_do_not(void **state)
     m2_map_close(NULL);
 }
 
+/* A slip in the name, a folder that lacks the file, no folder: each is told apart. */
+static void a_missing_file_comes_with_what_to_try(void **state)
+{
+    const test_env *env = *state;
+    m2_map *map = NULL;
+    char *slip = m2_test_join(env->dir, "modle.safetensors");
+    char *right = m2_test_join(env->dir, "model.safetensors");
+    char *other = m2_test_join(env->dir, "tokenizer.json");
+    char *deep = m2_test_join(slip, "model.safetensors");
+    char part[300];
+    m2_test_write_file(right, "x", 1);
+    snprintf(part, sizeof part, "%s: cannot open: No such file or directory; did you mean %s?",
+             slip, right);
+    check_fails(m2_map_open(slip, &map), M2_ERR_IO, part);
+    snprintf(part, sizeof part, "the folder %s holds model.safetensors", env->dir);
+    check_fails(m2_map_open(other, &map), M2_ERR_IO, part);
+    check_fails(m2_map_open(deep, &map), M2_ERR_IO, "its folder is not there either");
+    free(deep);
+    free(other);
+    free(right);
+    free(slip);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(file_cut_during_the_run_is_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_bus_errors_end_as_they_would, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_missing_file_comes_with_what_to_try, set_up, tear_down),
         cmocka_unit_test_setup_teardown(files_map_and_directories_do_not, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

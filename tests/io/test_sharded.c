@@ -97,7 +97,7 @@ static void missing_shards_and_names_are_all_listed(void **state)
                      "\"c\":\"model-00002-of-00002.safetensors\"}}");
     unlink(env->two);
     static const char *const parts[] = { "model-00001-of-00002.safetensors lacks 'x'", "lacks 'y'",
-                                         "model-00002-of-00002.safetensors: cannot open: No such" };
+                                         "model-00002-of-00002.safetensors is missing" };
     for (int i = 0; i < 3; i++)
         check_fails(m2_checkpoint_open(env->dir, &checkpoint), M2_ERR_FORMAT, parts[i]);
     /* A shard cut at 60 % must give its size and the size it should have. */
@@ -113,6 +113,59 @@ static void missing_shards_and_names_are_all_listed(void **state)
     snprintf(part, sizeof part, "is %zu bytes, its header describes %zu", n - 5, n);
     check_fails(m2_checkpoint_open(env->dir, &checkpoint), M2_ERR_FORMAT, part);
     assert_null(checkpoint);
+}
+
+/* One head with what to do, then a line for each fault and nothing else: no advice of a shard's own
+ * among them, no second one at the end. */
+static void faults_of_shards_are_laid_out_one_a_line(void **state)
+{
+    const test_env *env = *state;
+    m2_checkpoint *checkpoint = NULL;
+    write_index(env, "{\"weight_map\":{\"x\":\"model-00001-of-00002.safetensors\","
+                     "\"c\":\"model-00002-of-00002.safetensors\","
+                     "\"d\":\"model-00003-of-00003.safetensors\"}}");
+    size_t n;
+    char *bytes = m2_test_read_file(env->two, &n), wanted[2048];
+    free(bytes);
+    assert_int_equal(truncate(env->two, (off_t)n - 5), 0);
+    assert_int_equal(m2_checkpoint_open(env->dir, &checkpoint), M2_ERR_FORMAT);
+    snprintf(
+        wanted, sizeof wanted,
+        "%s: its shards do not hold what it lists, 3 faults in 3 files; download again what is "
+        "named:\n"
+        "  model-00001-of-00002.safetensors lacks 'x'\n"
+        "  %s: is %zu bytes, its header describes %zu: the file is cut short\n"
+        "  model-00003-of-00003.safetensors is missing",
+        env->index, env->two, n - 5, n);
+    assert_string_equal(m2_last_error(), wanted);
+}
+
+/* The decoders' folders hold one file of another name. */
+static void a_folder_of_one_checkpoint_opens_and_a_choice_does_not(void **state)
+{
+    const test_env *env = *state;
+    char *dir = m2_test_join(env->dir, "part");
+    char *one = m2_test_join(dir, "weights.safetensors"), *two = m2_test_join(dir, "more.ckpt");
+    char *config = m2_test_join(dir, "config.json");
+    m2_checkpoint *checkpoint = NULL;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    m2_test_write_file(config, "{}", 2);
+    check_fails(m2_checkpoint_open(dir, &checkpoint), M2_ERR_IO, "but config.json");
+    m2_test_write_safetensors(one,
+                              "{\"c\":{\"dtype\":\"U8\",\"shape\":[9],"
+                              "\"data_offsets\":[0,9]}}",
+                              9);
+    check_ok(m2_checkpoint_open(dir, &checkpoint));
+    assert_non_null(m2_checkpoint_find(checkpoint, "c"));
+    m2_checkpoint_close(checkpoint);
+    checkpoint = NULL;
+    m2_test_write_file(two, "x", 1);
+    check_fails(m2_checkpoint_open(dir, &checkpoint), M2_ERR_IO,
+                "but config.json, more.ckpt, weights.safetensors");
+    free(config);
+    free(two);
+    free(one);
+    free(dir);
 }
 
 /* Catches: paths out of the folder, values that are no text, an index of another kind. */
@@ -193,6 +246,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(tensor_without_a_line_in_the_index_is_not_there, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(missing_shards_and_names_are_all_listed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(faults_of_shards_are_laid_out_one_a_line, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_folder_of_one_checkpoint_opens_and_a_choice_does_not,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_indices_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(folder_of_links_opens, set_up, tear_down),
         cmocka_unit_test(demo_model_opens),

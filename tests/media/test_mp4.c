@@ -4,6 +4,8 @@
 #include "support/check.h"
 #include "support/media_file.h"
 
+#include "core/log.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -395,9 +397,38 @@ static void even_sizes_are_exact_and_odd_ones_refused(void **state)
     assert_int_equal(clip_n_files(env->dir), 0);
 }
 
+static void collect(void *user, m2_log_level level, const char *component, const char *text)
+{
+    char *all = user;
+    const size_t used = strlen(all);
+    (void)level;
+    snprintf(all + used, 8192 - used, "%s: %s\n", component, text);
+}
+
+/* Whoever asks for our decisions is told which encoder was taken, not what the encoder has to say of
+ * each kind of frame. */
+static void encoders_do_not_speak_into_the_log(void **state)
+{
+    clip_env *env = *state;
+    char said[8192] = "";
+    const m2_log log = { .write = collect, .user = said, .level = M2_LOG_DEBUG };
+    const m2_mp4_params params = clip_params(25, 64, 32, 25, 1);
+    uint8_t *rgb = clip_frames(25, 64, 32);
+    float *samples = clip_sound(params.n_samples);
+    const m2_log *before = m2_log_bind(&log);
+    const m2_status status = clip_write(env->path, &params, rgb, samples);
+    m2_log_bind(before);
+    check_ok(status);
+    assert_non_null(strstr(said, "media: video encoder libx264: opened"));
+    if (strstr(said, "media: libx264")) fail_msg("%s", said);
+    free(samples);
+    free(rgb);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CLIP_TEST(encoders_do_not_speak_into_the_log),
         CLIP_TEST(solid_colours_come_back_within_two_levels),
         CLIP_TEST(moving_clip_comes_back_above_40_db),
         CLIP_TEST(demo_frames_come_back_with_luma_above_45_db),
