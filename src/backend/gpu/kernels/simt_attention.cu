@@ -180,8 +180,8 @@ static __device__ __forceinline__ void take_scores(float *row, int64_t first, in
             gpu_bf16 values[2];
             unsigned int raw;
         } pack;
-        pack.values[0] = __float2bfloat16(p[2 * j]);
-        pack.values[1] = __float2bfloat16(p[2 * j + 1]);
+        pack.values[0] = __float2bfloat16_rn(p[2 * j]);
+        pack.values[1] = __float2bfloat16_rn(p[2 * j + 1]);
         *(unsigned int *)(to + 4 * j + 2 * half) = pack.raw;
     }
 }

@@ -211,17 +211,73 @@ static __global__ void __launch_bounds__(SIMT_THREADS, 2)
 #define F32_PARTIAL 512 /* of K gathered before it joins the total   */
 #define OWN_ROWS    8   /* results of a thread                       */
 #define OWN_COLS    4
+#define A_UNITS     (F32_ROWS * F32_STEP / 4 / SIMT_THREADS) /* of four elements of K */
 
-/* One step of an operand into shared memory, K outermost. */
-template <int N_ROWS>
-static __device__ __forceinline__ void load_f32(const float *x, int64_t row, int64_t row_end,
-                                                int64_t k_all, int64_t k, float (*to)[N_ROWS + 4])
+/* An operand's step in shared memory, K outermost. */
+typedef struct f32_step {
+    float a[F32_STEP][F32_ROWS + 4], b[F32_STEP][F32_COLS + 4];
+} f32_step;
+
+/* What a thread loads of a step, on its way, and where it comes from: rows that are there. */
+typedef struct f32_operands {
+    const float *a_row[A_UNITS], *b_row;
+    float4 a[A_UNITS], b;
+} f32_operands;
+
+static __device__ __forceinline__ void point_at_rows(const float *x, const float *w,
+                                                     const linear_shape &shape,
+                                                     const linear_tile &tile, f32_operands *to)
 {
-    for (int i = threadIdx.x; i < N_ROWS * F32_STEP; i += SIMT_THREADS) {
-        const int r = i / F32_STEP, inside = i % F32_STEP;
-        const int64_t from = row + r < row_end ? row + r : row_end - 1;
-        to[inside][r] = k + inside < k_all ? x[from * k_all + k + inside] : 0.0f;
+    const int r = threadIdx.x / (F32_STEP / 4);
+    const int64_t o = tile.column + r < shape.out ? tile.column + r : shape.out - 1;
+    to->b_row = w + (tile.group * shape.out + o) * shape.k;
+#pragma unroll
+    for (int u = 0; u < A_UNITS; u++) {
+        const int64_t asked = tile.row + r + u * (SIMT_THREADS / (F32_STEP / 4));
+        to->a_row[u] = x + (asked < tile.row_end ? asked : tile.row_end - 1) * shape.k;
     }
+}
+
+/* Four elements of K from k on, zeros behind the end. */
+template <int IS_WIDE>
+static __device__ __forceinline__ float4 load_f32(const float *row, int64_t k_all, int64_t k)
+{
+    float4 unit = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if constexpr (IS_WIDE) {
+        if (k < k_all) unit = *(const float4 *)(row + k);
+    } else {
+        if (k < k_all) unit.x = row[k];
+        if (k + 1 < k_all) unit.y = row[k + 1];
+        if (k + 2 < k_all) unit.z = row[k + 2];
+        if (k + 3 < k_all) unit.w = row[k + 3];
+    }
+    return unit;
+}
+
+template <int IS_WIDE>
+static __device__ __forceinline__ void load_f32_step(f32_operands *to, int64_t k_all, int64_t k)
+{
+    const int inside = threadIdx.x % (F32_STEP / 4) * 4;
+#pragma unroll
+    for (int u = 0; u < A_UNITS; u++) to->a[u] = load_f32<IS_WIDE>(to->a_row[u], k_all, k + inside);
+    to->b = load_f32<IS_WIDE>(to->b_row, k_all, k + inside);
+}
+
+static __device__ __forceinline__ void store_f32_step(const f32_operands *from, f32_step *to)
+{
+    const int r = threadIdx.x / (F32_STEP / 4), inside = threadIdx.x % (F32_STEP / 4) * 4;
+#pragma unroll
+    for (int u = 0; u < A_UNITS; u++) {
+        const int row = r + u * (SIMT_THREADS / (F32_STEP / 4));
+        to->a[inside][row] = from->a[u].x;
+        to->a[inside + 1][row] = from->a[u].y;
+        to->a[inside + 2][row] = from->a[u].z;
+        to->a[inside + 3][row] = from->a[u].w;
+    }
+    to->b[inside][r] = from->b.x;
+    to->b[inside + 1][r] = from->b.y;
+    to->b[inside + 2][r] = from->b.z;
+    to->b[inside + 3][r] = from->b.w;
 }
 
 typedef struct f32_sums {
@@ -244,34 +300,42 @@ static __device__ __forceinline__ void gather(f32_sums *sums, int is_full)
     }
 }
 
-template <typename Y>
-static __global__ void __launch_bounds__(SIMT_THREADS, 1)
+static __device__ __forceinline__ void add_products(const f32_step *step, int row, int column,
+                                                    f32_sums *sums)
+{
+#pragma unroll
+    for (int k = 0; k < F32_STEP; k++) {
+        float left[OWN_ROWS], right[OWN_COLS];
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; i++) left[i] = step->a[k][row + i];
+#pragma unroll
+        for (int j = 0; j < OWN_COLS; j++) right[j] = step->b[k][column + j];
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < OWN_COLS; j++)
+                sums->chain[i][j] = fmaf(left[i], right[j], sums->chain[i][j]);
+    }
+}
+
+template <typename Y, int IS_WIDE>
+static __global__ void __launch_bounds__(SIMT_THREADS, 2)
     linear_f32_kernel(const float *x, const float *w, simt_any bias, Y *y, linear_shape shape)
 {
-    __shared__ __align__(16) float a[F32_STEP][F32_ROWS + 4], b[F32_STEP][F32_COLS + 4];
+    __shared__ __align__(16) f32_step steps[2];
     const linear_tile tile = tile_of(shape, F32_ROWS, F32_COLS);
     const int own_row = threadIdx.x / (F32_COLS / OWN_COLS) * OWN_ROWS;
     const int own_column = threadIdx.x % (F32_COLS / OWN_COLS) * OWN_COLS;
     f32_sums sums = {};
-    for (int64_t k = 0; k < shape.k; k += F32_STEP) {
-        __syncthreads(); /* the step before has been read */
-        load_f32<F32_ROWS>(x, tile.row, tile.row_end, shape.k, k, a);
-        load_f32<F32_COLS>(w + tile.group * shape.out * shape.k, tile.column, shape.out, shape.k, k,
-                           b);
-        __syncthreads();
-#pragma unroll
-        for (int inside = 0; inside < F32_STEP; inside++) {
-            float left[OWN_ROWS], right[OWN_COLS];
-#pragma unroll
-            for (int i = 0; i < OWN_ROWS; i++) left[i] = a[inside][own_row + i];
-#pragma unroll
-            for (int j = 0; j < OWN_COLS; j++) right[j] = b[inside][own_column + j];
-#pragma unroll
-            for (int i = 0; i < OWN_ROWS; i++)
-#pragma unroll
-                for (int j = 0; j < OWN_COLS; j++)
-                    sums.chain[i][j] = fmaf(left[i], right[j], sums.chain[i][j]);
-        }
+    f32_operands next;
+    point_at_rows(x, w, shape, tile, &next);
+    load_f32_step<IS_WIDE>(&next, shape.k, 0);
+    int buffer = 0;
+    for (int64_t k = 0; k < shape.k; k += F32_STEP, buffer ^= 1) {
+        store_f32_step(&next, &steps[buffer]);
+        __syncthreads(); /* the other buffer was read before this thread came here */
+        if (k + F32_STEP < shape.k) load_f32_step<IS_WIDE>(&next, shape.k, k + F32_STEP);
+        add_products(&steps[buffer], own_row, own_column, &sums);
         const int64_t done = k + F32_STEP;
         if (done % F32_CHAIN == 0) gather(&sums, done % F32_PARTIAL == 0);
     }
@@ -294,11 +358,11 @@ static __global__ void __launch_bounds__(SIMT_THREADS, 1)
 static linear_shape shape_of(const m2_linear_args *args, int tile_m, int tile_n)
 {
     linear_shape shape;
-    shape.n = args->x->shape[0];
-    shape.k = args->x->shape[1];
-    shape.out = args->y->shape[1];
-    shape.tiles_across = (shape.out + tile_n - 1) / tile_n;
     shape.n_groups = args->groups ? args->groups->n_groups : 1;
+    shape.k = args->w->shape[1];
+    shape.n = m2_tensor_count(args->x) / shape.k;
+    shape.out = args->w->shape[0] / shape.n_groups;
+    shape.tiles_across = (shape.out + tile_n - 1) / tile_n;
     shape.begin[0] = shape.tile_begin[0] = 0;
     for (int g = 0; g < M2_GROUPS_MAX; g++) {
         const int is_group = g < shape.n_groups;
@@ -317,8 +381,8 @@ extern "C" void m2_gpu_linear_own(struct m2_gpu *gpu, const m2_linear_args *args
     const int tile_m = is_bf16 ? TILE : F32_ROWS, tile_n = is_bf16 ? TILE : F32_COLS;
     const linear_shape shape = shape_of(args, tile_m, tile_n);
     const simt_any bias = simt_any_of(args->bias);
-    assert(args->w->dtype == args->x->dtype && args->w->shape[1] == shape.k);
-    assert(args->w->shape[0] == shape.out * shape.n_groups && args->y->shape[0] == shape.n);
+    assert(args->w->dtype == args->x->dtype && m2_tensor_count(args->x) == shape.n * shape.k);
+    assert(m2_tensor_count(args->y) == shape.n * shape.out);
     assert(shape.begin[shape.n_groups] == shape.n);
     if (shape.n == 0 || shape.out == 0) return;
     const int is_wide = simt_is_wide(args->x, shape.k) && simt_is_wide(args->w, shape.k) &&
@@ -332,9 +396,11 @@ extern "C" void m2_gpu_linear_own(struct m2_gpu *gpu, const m2_linear_args *args
                     (Y *)args->y->data, shape);
             });
         } else {
-            linear_f32_kernel<Y><<<grid, SIMT_THREADS, 0, gpu->stream>>>(
-                (const float *)args->x->data, (const float *)args->w->data, bias,
-                (Y *)args->y->data, shape);
+            SIMT_BY_WIDTH(is_wide, WIDE, {
+                linear_f32_kernel<Y, WIDE><<<grid, SIMT_THREADS, 0, gpu->stream>>>(
+                    (const float *)args->x->data, (const float *)args->w->data, bias,
+                    (Y *)args->y->data, shape);
+            });
         }
     });
     m2_gpu_launched(gpu, "linear");
