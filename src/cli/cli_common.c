@@ -86,12 +86,13 @@ const char *m2_cli_model_dir(const m2_options *options)
     if (given) return given;
     /* Installed beside the program, else where it was built. */
     static char path[4096];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    static const char from_program[] = "/" MAGI2_DEMO_FROM_BIN;
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof from_program);
     if (n > 0) {
         path[n] = '\0';
         char *slash = strrchr(path, '/');
         if (slash) {
-            strcpy(slash, "/../share/magi2/demo");
+            strcpy(slash, from_program);
             if (access(path, R_OK) == 0) return path;
         }
     }
