@@ -167,13 +167,19 @@ magi2_status magi2_tokenize(const char *model_dir, const char *prompt, int as_js
 magi2_status magi2_inspect(const char *path, int as_json, char **text_out);
 /* This machine on one page: what a bug report needs. */
 magi2_status magi2_doctor(int as_json, char **text_out);
+/* What a model needs in memory on a kind of machine (backend, ram_limit and vram_limit of `params`),
+ * and whether it fits, by its files' headers alone; with params->model_dir NULL, the released
+ * transformer by its tables.  `tier` NULL: the model's default.  The text is given on
+ * MAGI2_ERR_MEMORY too: it does not fit. */
+magi2_status magi2_plan(const magi2_params *params, const char *tier, int as_json, char **text_out);
 
 typedef struct magi2_bench_request {
-    const char *tier; /* NULL: the model's default                                              */
-    int n_steps;      /* steps that are timed; 0: 5                                             */
+    const char *tier; /* NULL: the model's default                                      */
+    int n_steps;      /* that are timed; 0: 5                                           */
     int n_layers;     /* made-up weights: MoE layers with experts of their own; 0: all that fit */
-    const char *small_model_dir; /* taken when the CPU computes and no tier is asked for; NULL: none */
-    const volatile int *cancel;  /* non-zero: stop within a step; may be NULL                        */
+    /* Taken when the CPU computes and no tier is asked for; NULL: none. */
+    const char *small_model_dir;
+    const volatile int *cancel; /* non-zero: stop within a step; may be NULL            */
 } magi2_bench_request;
 /* One denoising step, measured: whole, by operators, against what the machine reaches at best.  With
  * params->model_dir NULL, the released architecture with made-up weights, as many as fit.  The text is

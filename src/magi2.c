@@ -8,6 +8,7 @@
 #include "pipeline/doctor.h"
 #include "pipeline/engine.h"
 #include "pipeline/inspect.h"
+#include "pipeline/plan.h"
 #include "pipeline/tokenize.h"
 
 #include <stdlib.h>
@@ -111,6 +112,12 @@ magi2_status magi2_doctor(int as_json, char **text_out)
 {
     if (!text_out) return fail_null("magi2_doctor");
     return public_status(m2_doctor(as_json, text_out));
+}
+
+magi2_status magi2_plan(const magi2_params *params, const char *tier, int as_json, char **text_out)
+{
+    if (!params || !text_out) return fail_null("magi2_plan");
+    return public_status(m2_plan(params, tier, as_json, text_out));
 }
 
 magi2_status magi2_bench_step(const magi2_params *params, const magi2_bench_request *request,

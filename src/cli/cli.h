@@ -13,6 +13,7 @@ int m2_cmd_inspect(const m2_options *options);
 int m2_cmd_tokenize(const m2_options *options);
 int m2_cmd_doctor(const m2_options *options);
 int m2_cmd_bench(const m2_options *options);
+int m2_cmd_plan(const m2_options *options);
 
 /* ---- shared by the commands (cli_common.c) ---- */
 

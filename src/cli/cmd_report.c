@@ -1,4 +1,4 @@
-/* cmd_report.c - the commands that print a text: inspect, tokenize, doctor. */
+/* cmd_report.c - the commands that print a text: inspect, tokenize, plan, doctor. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -29,5 +29,19 @@ int m2_cmd_doctor(const m2_options *options)
 {
     char *text = NULL;
     const magi2_status status = magi2_doctor(m2_options_has(options, M2_OPT_JSON), &text);
+    return m2_cli_print_text(options, status, text);
+}
+
+/* Without a model: the bundled one, or by its tables the released one of a tier that was asked for. */
+int m2_cmd_plan(const m2_options *options)
+{
+    magi2_params params;
+    const char *tier = options->values[M2_OPT_TIER];
+    const int code = m2_cli_engine_params(options, &params);
+    if (code) return code;
+    if (tier) params.model_dir = m2_cli_given_model_dir(options);
+    char *text = NULL;
+    const magi2_status status =
+        magi2_plan(&params, tier, m2_options_has(options, M2_OPT_JSON), &text);
     return m2_cli_print_text(options, status, text);
 }

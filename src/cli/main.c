@@ -25,8 +25,8 @@ static const command_row commands[] = {
     { "serve", 0, NULL, NULL, "the HTTP server", "the server is not built yet" },
     { "bench", M2_CMD_BENCH_STEP, m2_cmd_bench, "step",
       "measure: `bench step`, one denoising step whole and by operators", NULL },
-    { "plan", 0, NULL, NULL, "what a model needs on given hardware",
-      "the plan command is not built yet; generate refuses what does not fit before it loads" },
+    { "plan", M2_CMD_PLAN, m2_cmd_plan, NULL,
+      "what a model needs on given hardware, before anything is loaded", NULL },
     { "quantize", 0, NULL, NULL, "write a smaller checkpoint", "quantize is not built yet" },
     { "compare", 0, NULL, NULL, "two runs' saved arrays", "compare is not built yet" },
 };

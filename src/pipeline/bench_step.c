@@ -33,24 +33,11 @@ static m2_status open_engine(m2_bench *bench, const magi2_params *params)
     return m2_engine_open(&small, &bench->engine);
 }
 
-typedef struct synthetic_size {
-    size_t weights, scratch;
-} synthetic_size;
-
-static m2_status size_synthetic(const m2_engine *engine, int n_resident, synthetic_size *size_out)
+static m2_status size_synthetic(const m2_engine *engine, int n_resident,
+                                m2_preview_synthetic_size *size_out)
 {
-    m2_ops measure;
-    m2_arena weights, scratch;
-    m2_preview *preview = NULL;
-    const m2_preview_synthetic params = { n_resident, SEED };
-    m2_ops_init_measure(&measure);
-    m2_arena_init_measuring(&weights, "weights");
-    m2_arena_init_measuring(&scratch, "step");
-    M2_TRY(m2_preview_open_synthetic(&engine->config.arch, engine->config.eval.time_channel_dim,
-                                     &measure, &weights, &scratch, &params, &preview));
-    m2_preview_close(preview);
-    *size_out = (synthetic_size){ weights.peak, scratch.peak };
-    return M2_OK;
+    return m2_preview_synthetic_measure(&engine->config.arch, engine->config.eval.time_channel_dim,
+                                        n_resident, size_out);
 }
 
 /* Bytes that weights may take beside what is planned. */
@@ -70,7 +57,7 @@ static size_t room_for_weights(const m2_bench *bench, const magi2_params *params
 
 static m2_status pick_resident(m2_bench *bench, const magi2_params *params)
 {
-    synthetic_size one, two;
+    m2_preview_synthetic_size one, two;
     bench->n_moe_layers = m2_preview_n_moe_layers(&bench->engine->config.arch);
     M2_TRY(size_synthetic(bench->engine, 1, &one));
     M2_TRY(size_synthetic(bench->engine, 2, &two));
@@ -120,7 +107,7 @@ static m2_status take_memory(m2_bench *bench, const magi2_params *params)
 {
     m2_engine *engine = bench->engine;
     const m2_ops *ops = &engine->ops;
-    synthetic_size size = { 0, 0 };
+    m2_preview_synthetic_size size = { 0, 0 };
     M2_TRY(count_need(bench));
     bench->step_bytes = bench->need.step_bytes;
     if (m2_roof_scratch_bytes(ops) > bench->step_bytes)

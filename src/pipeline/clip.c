@@ -118,8 +118,7 @@ void m2_clip_layout(m2_clip *clip, m2_arena *arena, int with_features)
         clip->features[i] = m2_tensor_make(arena, M2_BF16, clip->n_ids[i], width);
 }
 
-static m2_status plan_clip(m2_clip *clip, int with_denoise, size_t *request_bytes,
-                           size_t *step_bytes)
+m2_status m2_clip_plan(m2_clip *clip, int with_denoise, size_t *request_bytes, size_t *step_bytes)
 {
     m2_ops measure;
     m2_arena request, step;
@@ -146,7 +145,7 @@ static m2_status plan_clip(m2_clip *clip, int with_denoise, size_t *request_byte
 m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
 {
     size_t request_bytes, step_bytes;
-    M2_TRY(plan_clip(clip, with_denoise, &request_bytes, &step_bytes));
+    M2_TRY(m2_clip_plan(clip, with_denoise, &request_bytes, &step_bytes));
     m2_debug("pipeline",
              "plan: request %.1f MiB, step %.1f MiB, weights %.1f MiB beside the mapped ones",
              (double)request_bytes / 1048576.0, (double)step_bytes / 1048576.0,

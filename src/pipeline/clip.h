@@ -49,8 +49,10 @@ m2_status m2_clip_interrupted(m2_clip *clip);
 
 /* Prompts -> ids (clip->ids), before any memory is planned. */
 m2_status m2_clip_tokenize(m2_clip *clip);
-/* Plan both arenas by running the stages' own code on measuring ones, check that the machine and the
- * limit have room for them, make them, and lay out latents and features.
+/* What both arenas will need, by running the stages' own code on measuring ones. */
+m2_status m2_clip_plan(m2_clip *clip, int with_denoise, size_t *request_bytes, size_t *step_bytes);
+/* Plan, check that the machine and the limit have room, make both arenas, and lay out latents and
+ * features.
  * Errors  M2_ERR_MEMORY, before anything is computed */
 m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise);
 /* Everything that the clip owns. */

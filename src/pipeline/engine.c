@@ -63,14 +63,24 @@ static m2_status bind_networks(m2_engine *engine, const m2_ops *ops, m2_arena *a
                                const m2_text_config *text_config)
 {
     m2_text_encoder_params text_params;
+    size_t before = arena->used;
     m2_text_encoder_params_init(&text_params);
     M2_TRY(m2_text_encoder_create(engine->text_ckpt, text_config, ops, arena, &text_params,
                                   &engine->text));
+    engine->copied_bytes[M2_NETWORK_TEXT] = arena->used - before;
+    before = arena->used;
     M2_TRY(m2_preview_open(engine->preview_ckpt, &engine->config.arch,
                            engine->config.eval.time_channel_dim, ops, arena, &engine->preview));
+    engine->copied_bytes[M2_NETWORK_PREVIEW] = arena->used - before;
+    before = arena->used;
     M2_TRY(m2_turbo_create(&engine->video_config, engine->video_ckpt, M2_BF16, ops, arena,
                            &engine->video));
-    return m2_oobleck_create(&engine->audio_config, engine->audio_ckpt, ops, arena, &engine->audio);
+    engine->copied_bytes[M2_NETWORK_VIDEO] = arena->used - before;
+    before = arena->used;
+    M2_TRY(
+        m2_oobleck_create(&engine->audio_config, engine->audio_ckpt, ops, arena, &engine->audio));
+    engine->copied_bytes[M2_NETWORK_AUDIO] = arena->used - before;
+    return M2_OK;
 }
 
 static void close_networks(m2_engine *engine)
@@ -95,30 +105,54 @@ static size_t checkpoint_bytes(const m2_checkpoint *checkpoint)
     return bytes;
 }
 
-static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
+/* The configs of all parts, and whether they fit together. */
+static m2_status load_configs(m2_engine *engine, const m2_model_paths *paths,
+                              m2_text_config *text_config)
 {
-    m2_text_config text_config;
-    M2_TRY(m2_text_config_load(paths->text_config, &text_config));
+    M2_TRY(m2_text_config_load(paths->text_config, text_config));
     M2_TRY(m2_turbo_config_load(paths->video_config, &engine->video_config));
     M2_TRY(m2_oobleck_config_load(paths->audio_config, &engine->audio_config));
-    if (text_config.hidden_size != engine->config.arch.text_in_channels)
+    if (text_config->hidden_size != engine->config.arch.text_in_channels)
         return m2_fail(
             M2_ERR_MODEL,
             "%s: the text encoder gives %d channels, the transformer takes %d "
             "(text_in_channels)%s",
-            paths->text_config, text_config.hidden_size, engine->config.arch.text_in_channels,
+            paths->text_config, text_config->hidden_size, engine->config.arch.text_in_channels,
             paths->config[0] ? "" : "; there is no magi2.json, so the released sizes count");
+    return M2_OK;
+}
 
+/* The decoders' tensors are converted; what the other two share with a copy is small. */
+size_t m2_engine_mapped_bytes(const m2_engine *engine, int network)
+{
+    if (!m2_device_is_host(&engine->ops)) return 0;
+    if (network == M2_NETWORK_TEXT && engine->text_ckpt) return checkpoint_bytes(engine->text_ckpt);
+    if (network == M2_NETWORK_PREVIEW && engine->preview_ckpt)
+        return checkpoint_bytes(engine->preview_ckpt);
+    return 0;
+}
+
+/* Networks that can be planned with and not run: `measuring` then holds their size. */
+static m2_status measure_networks(m2_engine *engine, const m2_text_config *text_config,
+                                  m2_arena *measuring)
+{
     m2_ops measure;
-    m2_arena measuring;
     m2_ops_init_measure(&measure);
     measure.device_api = engine->ops.device_api;
-    m2_arena_init_measuring(&measuring, "weights");
-    M2_TRY(bind_networks(engine, &measure, &measuring, &text_config));
+    m2_arena_init_measuring(measuring, "weights");
+    M2_TRY(bind_networks(engine, &measure, measuring, text_config));
+    for (int i = 0; i < M2_NETWORKS; i++) engine->mapped_bytes += m2_engine_mapped_bytes(engine, i);
+    return M2_OK;
+}
+
+static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
+{
+    m2_text_config text_config;
+    m2_arena measuring;
+    M2_TRY(load_configs(engine, paths, &text_config));
+    M2_TRY(measure_networks(engine, &text_config, &measuring));
     close_networks(engine);
     if (m2_device_is_host(&engine->ops)) {
-        engine->mapped_bytes =
-            checkpoint_bytes(engine->preview_ckpt) + checkpoint_bytes(engine->text_ckpt);
         const m2_memory_plan plan = { .mapped = engine->mapped_bytes, .copied = measuring.peak };
         M2_TRY(m2_memory_check(&plan, engine->ram_limit));
     }
@@ -127,24 +161,52 @@ static m2_status open_networks(m2_engine *engine, const m2_model_paths *paths)
     return m2_device_wait(&engine->ops);
 }
 
+static m2_status open_files(const magi2_params *params, const m2_model_paths *paths,
+                            m2_engine *engine)
+{
+    engine->model_dir = strdup(params->model_dir);
+    engine->ram_limit = params->ram_limit;
+    M2_TRY(open_config(engine, paths));
+    M2_TRY(m2_checkpoint_open(paths->text, &engine->text_ckpt));
+    M2_TRY(m2_checkpoint_open(paths->preview, &engine->preview_ckpt));
+    M2_TRY(m2_checkpoint_open(paths->video, &engine->video_ckpt));
+    return m2_checkpoint_open(paths->audio, &engine->audio_ckpt);
+}
+
 static m2_status open_all(const magi2_params *params, const m2_model_paths *given,
                           m2_engine *engine)
 {
     m2_model_paths found;
     if (!params->model_dir || !*params->model_dir)
         return m2_fail(M2_ERR_ARG, "no model directory is given");
-    engine->model_dir = strdup(params->model_dir);
-    engine->ram_limit = params->ram_limit;
     M2_TRY(open_backend(params, engine));
     if (!given) M2_TRY(m2_model_paths_find(params->model_dir, &found));
     const m2_model_paths *paths = given ? given : &found;
-    M2_TRY(open_config(engine, paths));
+    M2_TRY(open_files(params, paths, engine));
     M2_TRY(m2_tokenizer_open(paths->tokenizer, &engine->tokenizer));
-    M2_TRY(m2_checkpoint_open(paths->text, &engine->text_ckpt));
-    M2_TRY(m2_checkpoint_open(paths->preview, &engine->preview_ckpt));
-    M2_TRY(m2_checkpoint_open(paths->video, &engine->video_ckpt));
-    M2_TRY(m2_checkpoint_open(paths->audio, &engine->audio_ckpt));
     return open_networks(engine, paths);
+}
+
+/* A device that is not there: all that a plan asks of it is not to be the host. */
+static const m2_device_api absent_device;
+
+/* `for_device` NULL: plan for the host. */
+static m2_status open_measured(const magi2_params *params, const m2_model_paths *for_device,
+                               m2_engine *engine)
+{
+    m2_ops_init_measure(&engine->ops);
+    if (for_device) engine->ops.device_api = &absent_device;
+    if (!params->model_dir) {
+        m2_model_config_init(&engine->config);
+        return m2_preview_open_shapes(&engine->config.arch, engine->config.eval.time_channel_dim,
+                                      &engine->preview);
+    }
+    m2_model_paths paths;
+    m2_text_config text_config;
+    M2_TRY(m2_model_paths_find(params->model_dir, &paths));
+    M2_TRY(open_files(params, &paths, engine));
+    M2_TRY(load_configs(engine, &paths, &text_config));
+    return measure_networks(engine, &text_config, &engine->weights);
 }
 
 static void forward_log(void *user, m2_log_level level, const char *component, const char *text)
@@ -202,6 +264,12 @@ m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths 
 m2_status m2_engine_open_bare(const magi2_params *params, m2_engine **engine_out)
 {
     return open_engine(open_bare, params, NULL, engine_out);
+}
+
+m2_status m2_engine_open_plan(const magi2_params *params, int is_for_device, m2_engine **engine_out)
+{
+    static const m2_model_paths some_device;
+    return open_engine(open_measured, params, is_for_device ? &some_device : NULL, engine_out);
 }
 
 void m2_engine_close(m2_engine *engine)

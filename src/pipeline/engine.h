@@ -19,6 +19,8 @@
 #include "model/vae/turbo.h"
 #include "parallel/group.h"
 
+enum { M2_NETWORK_TEXT = 0, M2_NETWORK_PREVIEW, M2_NETWORK_VIDEO, M2_NETWORK_AUDIO, M2_NETWORKS };
+
 typedef struct m2_engine {
     char *model_dir;
     m2_model_config config;
@@ -32,7 +34,8 @@ typedef struct m2_engine {
     size_t ram_limit; /* bytes; 0: none */
 
     m2_arena weights;
-    size_t mapped_bytes; /* of tensors that are used where the files are mapped */
+    size_t copied_bytes[M2_NETWORKS]; /* of the weights arena, by network */
+    size_t mapped_bytes;              /* of tensors that are used where the files are mapped */
     m2_checkpoint *text_ckpt, *preview_ckpt, *video_ckpt, *audio_ckpt;
     m2_tokenizer *tokenizer;
     m2_text_encoder *text;
@@ -63,7 +66,15 @@ void m2_engine_close(m2_engine *engine);
  * (closed with the engine).  params->model_dir is not read. */
 m2_status m2_engine_open_bare(const magi2_params *params, m2_engine **engine_out);
 
-/* The same for parts that lie elsewhere (golden data); params->model_dir is for messages alone. */
+/* Bytes of a network's tensors that are used where the files are mapped; 0 on a device. */
+size_t m2_engine_mapped_bytes(const m2_engine *engine, int network);
+
+/* Nothing is loaded: networks have shapes alone, the operators measure, `weights` says what would be
+ * taken.  With params->model_dir NULL, the released transformer and no other network. */
+m2_status m2_engine_open_plan(const magi2_params *params, int is_for_device,
+                              m2_engine **engine_out);
+
+/* m2_engine_open for parts that lie elsewhere (golden data); params->model_dir is for messages alone. */
 m2_status m2_engine_open_paths(const magi2_params *params, const m2_model_paths *paths,
                                m2_engine **engine_out);
 

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #define MIB 1048576.0
-/* The program, its libraries and the video encoder: measured 85 MiB for the demo clip. */
-#define PROGRAM_BYTES ((size_t)96 << 20)
 
 size_t m2_memory_resident(void)
 {
@@ -65,14 +63,14 @@ size_t m2_memory_available(void)
 
 m2_status m2_memory_check(const m2_memory_plan *plan, size_t limit)
 {
-    const size_t total = plan->mapped + plan->copied + plan->wanted + PROGRAM_BYTES;
+    const size_t total = plan->mapped + plan->copied + plan->wanted + M2_MEMORY_PROGRAM_BYTES;
     if (limit && total > limit)
         return m2_fail(
             M2_ERR_MEMORY,
             "the plan needs %.0f MiB (weights %.0f, the clip %.0f, the program and its "
             "encoder %.0f), --ram-limit allows %.0f MiB; raise it or use a smaller --tier",
             (double)total / MIB, (double)(plan->mapped + plan->copied) / MIB,
-            (double)plan->wanted / MIB, PROGRAM_BYTES / MIB, (double)limit / MIB);
+            (double)plan->wanted / MIB, M2_MEMORY_PROGRAM_BYTES / MIB, (double)limit / MIB);
     const size_t available = m2_memory_available();
     if (available && plan->wanted > available)
         return m2_fail(M2_ERR_MEMORY,

@@ -21,6 +21,19 @@ static void wrong_use_exits_2_and_names_the_fault(void **state)
         { "frobnicate", "unknown command 'frobnicate'" },
         { "serve", "not built yet" },
         { "quantize", "not built yet" },
+        { "bench", "bench what?" },
+        { "bench ops", "bench ops is not built yet" },
+        { "bench compare", "bench compare is not built yet" },
+        { "bench nonsense", "bench nonsense: unknown" },
+        { "bench step --layers 0", "--layers 0: must be a whole number from 1" },
+        { "bench step -m x --layers 2", "--layers is for made-up weights" },
+        { "bench step --steps 0", "--steps 0" },
+        { "bench step --backend cpu --tier nonsense", "nonsense" },
+        { "bench step --layer 2", "did you mean --layers?" },
+        { "plan --tier nonsense", "nonsense" },
+        { "plan --backend tpu", "--backend tpu" },
+        { "plan --vram-limit many", "--vram-limit many" },
+        { "plan --threads 2", "unknown option --threads" },
         { "generate", "nowhere to write" },
         { "generate -o a.mp4", "no prompt" },
         { "generate -p '' -o a.mp4", "prompt is empty" },
@@ -106,8 +119,9 @@ static void help_and_version_exit_0(void **state)
 {
     (void)state;
     static cli_result result;
-    static const char *const good[] = { "--help",          "help",      "--version",
-                                        "generate --help", "decode -h", "doctor --help" };
+    static const char *const good[] = { "--help",          "help",       "--version",
+                                        "generate --help", "decode -h",  "doctor --help",
+                                        "bench --help",    "plan --help" };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         cli_run(&result, "/tmp", good[i]);
         assert_int_equal(result.code, 0);

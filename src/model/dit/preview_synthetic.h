@@ -24,6 +24,14 @@ m2_status m2_preview_open_synthetic(const m2_arch_config *arch, int n_time_chann
                                     const m2_ops *ops, m2_arena *arena, m2_arena *scratch,
                                     const m2_preview_synthetic *params, m2_preview **preview_out);
 
+typedef struct m2_preview_synthetic_size {
+    size_t weights, scratch; /* bytes of the arenas */
+} m2_preview_synthetic_size;
+
+/* What opening takes.  Errors  as of it */
+m2_status m2_preview_synthetic_measure(const m2_arch_config *arch, int n_time_channels,
+                                       int n_resident, m2_preview_synthetic_size *size_out);
+
 /* MoE layers of a config. */
 int m2_preview_n_moe_layers(const m2_arch_config *arch);
 

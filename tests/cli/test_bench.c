@@ -1,0 +1,194 @@
+/* `bench step` and `plan` as a user runs them, on the bundled model. */
+#include "support/check.h"
+
+#include "cli_run.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static cli_result result;
+
+/* The JSON objects of stdout, one a line. */
+static json_t *lines_of(const char *out)
+{
+    json_t *lines = json_array();
+    char *text = strdup(out);
+    for (char *save = NULL, *line = strtok_r(text, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        json_error_t error;
+        json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, &error);
+        if (!object) fail_msg("not JSON: %s: %s", error.text, line);
+        json_array_append_new(lines, object);
+    }
+    free(text);
+    return lines;
+}
+
+static json_t *event(json_t *lines, const char *name)
+{
+    size_t i;
+    json_t *line;
+    json_array_foreach(lines, i, line)
+    {
+        if (strcmp(json_string_value(json_object_get(line, "event")), name) == 0) return line;
+    }
+    fail_msg("no line of event %s", name);
+    return NULL;
+}
+
+static double number(json_t *line, const char *key)
+{
+    json_t *value = json_object_get(line, key);
+    if (!json_is_number(value)) fail_msg("%s is no number", key);
+    return json_number_value(value);
+}
+
+/* Roofs, a line for each step that was timed, parts that add up to what the result says of them, and
+ * the same bits in every run.  Catches figures of another run, parts that are counted twice or not at
+ * all, FLOP in other units. */
+static void a_step_is_measured_whole_and_by_parts(void **state)
+{
+    (void)state;
+    cli_run(&result, "/tmp", "bench step --backend cpu --steps 2 --json");
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.err);
+    json_t *lines = lines_of(result.out);
+    json_t *roofs = event(lines, "roofs"), *all = event(lines, "result");
+    assert_true(number(roofs, "flop_s") > 1e9 && number(roofs, "bytes_s") > 1e8);
+
+    int n_steps = 0, has_attention = 0;
+    double ms = 0, flop = 0, bytes = 0, limit = 0;
+    size_t i;
+    json_t *line;
+    json_array_foreach(lines, i, line)
+    {
+        const char *name = json_string_value(json_object_get(line, "event"));
+        n_steps += strcmp(name, "step") == 0;
+        if (strcmp(name, "part") != 0) continue;
+        has_attention |= strcmp(json_string_value(json_object_get(line, "op")), "attention") == 0;
+        ms += number(line, "ms");
+        flop += number(line, "flop");
+        bytes += number(line, "bytes");
+        limit += number(line, "limit_ms");
+    }
+    assert_int_equal(n_steps, 2);
+    assert_true(has_attention);
+    check_near(ms, number(all, "parts_ms"), 1e-6 * ms, "parts");
+    check_near(flop / number(all, "flop"), 1, 1e-9, "FLOP of the parts");
+    check_near(bytes / number(all, "bytes"), 1, 1e-9, "bytes of the parts");
+    check_near(limit / number(all, "limit_ms"), 1, 1e-9, "limits of the parts");
+    assert_true(number(all, "parts_ms") <= number(all, "parts_whole_ms"));
+    assert_true(number(all, "step_ms_min") <= number(all, "step_ms") &&
+                number(all, "step_ms") <= number(all, "step_ms_max"));
+    assert_true(json_is_true(json_object_get(all, "bits_equal")));
+    assert_int_equal(json_array_size(json_object_get(all, "sha256")), 2);
+    assert_true(number(all, "velocity_rms") > 0);
+    /* 6 layers of 2,480 tokens: attention 0.0146 TFLOP of 0.0240, counted apart from this program */
+    check_near(flop / 1e12, 0.02396, 1e-5, "TFLOP of the demo model");
+    json_decref(lines);
+}
+
+/* The page names what it measured. */
+static void the_page_is_for_people(void **state)
+{
+    (void)state;
+    cli_run(&result, "/tmp", "bench step --backend cpu --steps 1");
+    assert_int_equal(result.code, 0);
+    static const char *const parts[] = {
+        "tier demo, backend cpu", "roofs",    "a step",
+        "attention 6 x 32",       "limit ms", "memory      planned",
+        "bits        equal"
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (!strstr(result.out, parts[i])) fail_msg("no \"%s\" in:\n%s", parts[i], result.out);
+}
+
+/* ---- plan ---- */
+
+static json_t *plan(const char *arguments, int code)
+{
+    char command[256];
+    snprintf(command, sizeof command, "plan --json %s", arguments);
+    cli_run(&result, "/tmp", command);
+    if (result.code != code) fail_msg("%s: exit %d: %s", command, result.code, result.err);
+    json_t *lines = lines_of(result.out), *line = event(lines, "plan");
+    json_incref(line);
+    json_decref(lines);
+    return line;
+}
+
+/* The released transformer is planned without a file and without a GPU, to the counts that were made
+ * apart from this program: 568.1 and 4,662 TFLOP a step, 228 GB of weights.  One card of 141 GB does
+ * not hold it, and the exit code says so. */
+static void the_release_is_planned_without_files_or_gpu(void **state)
+{
+    (void)state;
+    json_t *small = plan("--tier 272p --backend cuda --vram-limit 139G", 1);
+    json_t *large = plan("--tier 540p --backend cuda --vram-limit 300G", 0);
+    json_t *usual = json_object_get(small, "usual");
+    check_near(number(usual, "step_flop") / 1e12, 568.1, 0.1, "272p");
+    check_near(number(json_object_get(large, "usual"), "step_flop") / 1e12, 4662.3, 1, "540p");
+    check_near(number(json_object_get(small, "weights"), "preview transformer") / 1e9, 228.1, 0.1,
+               "weights");
+    assert_int_equal(number(usual, "tokens"), 29616);
+    assert_true(json_is_false(json_object_get(small, "fits_usual")));
+    assert_true(json_is_true(json_object_get(large, "fits")));
+    json_decref(small);
+    json_decref(large);
+}
+
+/* Everything that the plan names adds up, and the limit decides at the very byte. */
+static void a_plan_fits_its_own_sum_and_not_a_byte_less(void **state)
+{
+    (void)state;
+    char arguments[128];
+    json_t *line = plan("--backend cuda --vram-limit 64G", 0);
+    json_t *weights = json_object_get(line, "weights"), *longest = json_object_get(line, "longest");
+    const double sum = number(weights, "text encoder") + number(weights, "preview transformer") +
+                       number(weights, "video decoder") + number(weights, "audio decoder") +
+                       number(line, "overhead_bytes") + number(longest, "request_bytes") +
+                       number(longest, "step_bytes");
+    assert_true(sum == number(longest, "all_bytes"));
+    json_decref(line);
+
+    snprintf(arguments, sizeof arguments, "--backend cuda --vram-limit %.0f", sum);
+    line = plan(arguments, 0);
+    assert_true(json_is_true(json_object_get(line, "fits")));
+    json_decref(line);
+    snprintf(arguments, sizeof arguments, "--backend cuda --vram-limit %.0f", sum - 1);
+    line = plan(arguments, 0);
+    assert_true(json_is_false(json_object_get(line, "fits")));
+    json_decref(line);
+}
+
+/* What plan says of the host is what generate refuses or takes. */
+static void plan_and_generate_agree_on_a_limit(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    json_t *line = plan("--backend cpu --ram-limit 100M", 1);
+    json_decref(line);
+    cli_run(&result, dir, "generate -p 'a ball' --steps 1 -o a.mp4 --backend cpu --ram-limit 100M");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "--ram-limit allows 100 MiB"));
+    line = plan("--backend cpu --ram-limit 400M", 0);
+    assert_true(json_is_true(json_object_get(line, "fits")));
+    json_decref(line);
+    cli_run(&result, dir, "generate -p 'a ball' --steps 1 -o a.mp4 --backend cpu --ram-limit 400M");
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.err);
+    m2_test_remove_tree(dir);
+}
+
+int main(void)
+{
+    unsetenv("MAGI2_MODEL");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_measured_whole_and_by_parts),
+        cmocka_unit_test(the_page_is_for_people),
+        cmocka_unit_test(the_release_is_planned_without_files_or_gpu),
+        cmocka_unit_test(a_plan_fits_its_own_sum_and_not_a_byte_less),
+        cmocka_unit_test(plan_and_generate_agree_on_a_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
