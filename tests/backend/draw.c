@@ -18,11 +18,11 @@ static void disturb(random_case *c, m2_tensor *tensor)
     const size_t bytes = m2_dtype_bytes(tensor->dtype);
     if (n == 0) return;
     if (kind == 0) memset(tensor->data, 0, (size_t)width * bytes);
-    for (int64_t i = 0; i < n / 7 && kind == 1; i++) {
+    for (int64_t i = 0; i < n / 7 && kind == 1 && !c->is_plain; i++) {
         const float tiny = (i & 1 ? -1.0f : 1.0f) * 0x1p-130f * (float)(i + 1);
         m2_convert(&tiny, M2_F32, (char *)tensor->data + (size_t)(i * 7) * bytes, tensor->dtype, 1);
     }
-    if (kind == 2 && !c->is_finite) {
+    if (kind == 2 && !c->is_plain) {
         const float infinite = random_int(c, 0, 1) ? INFINITY : -INFINITY;
         m2_convert(&infinite, M2_F32,
                    (char *)tensor->data + (size_t)random_int(c, 0, n - 1) * bytes, tensor->dtype,

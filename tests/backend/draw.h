@@ -23,7 +23,7 @@ m2_groups draw_groups(random_case *c, int64_t n);
 /* The numbers 0 ... n - 1 in some order, i32. */
 m2_tensor draw_order(random_case *c, int64_t n);
 
-/* Random values; now and then a zero row, denormals, an infinity unless the case is finite. */
+/* Random values; now and then a zero row, denormals, an infinity, unless the case is plain. */
 m2_tensor drawn(random_case *c, float scale, m2_tensor tensor);
 #define draw_tensor(c, dtype, scale, ...)                                                          \
     drawn((c), (scale), m2_tensor_make(&(c)->arena, (dtype), __VA_ARGS__))

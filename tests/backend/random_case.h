@@ -11,14 +11,14 @@
 typedef struct random_case {
     m2_arena arena;
     m2_test_random random;
-    int is_finite; /* no infinities among drawn values */
+    int is_plain; /* no infinities or denormals among drawn values */
 } random_case;
 
 static inline void random_case_open(random_case *c, uint64_t seed)
 {
     check_ok(m2_arena_create(&c->arena, "test", (size_t)1 << 30));
     c->random.state = seed;
-    c->is_finite = 0;
+    c->is_plain = 0;
 }
 
 static inline void random_case_close(random_case *c)

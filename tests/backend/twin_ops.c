@@ -194,8 +194,9 @@ static void check_bf16(const twin_call *call, const m2_tensor *got, const m2_ten
     }
     const double share = n ? (double)n_off / (double)n : 0;
     if (n >= 1000) raise_to(&seen->share, share);
-    /* A few values say nothing about a share. */
-    if (n_off > 3 && share > limit->share)
+    /* One value that fell otherwise inside an operator moves many results of its row: of few
+     * values a larger share may differ. */
+    if (n_off > 3 && share > limit->share * (n < 1000 ? 4 : 1))
         fail_msg("%s, %s: %lld of %lld values of %s are not the CPU's", call->info->name,
                  call->twin->where, (long long)n_off, (long long)n, name);
 }

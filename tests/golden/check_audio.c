@@ -93,23 +93,26 @@ static m2_status decode(const audio_case *test, const m2_tensor *latent, float *
     m2_arena weights = { 0 }, step = { 0 }, planned_weights, planned_step;
     m2_oobleck *plan = NULL, *oobleck = NULL;
     m2_tensor out;
-    m2_ops_init_measure(&measure);
+    golden_init_measure(test->run, &measure);
     m2_arena_init_measuring(&planned_weights, "weights");
     m2_arena_init_measuring(&planned_step, "step");
     m2_status status =
         m2_oobleck_create(test->config, test->checkpoint, &measure, &planned_weights, &plan);
     if (status == M2_OK)
         status = m2_oobleck_decode(plan, &measure, &planned_step, latent, NULL, NULL, &out);
-    if (status == M2_OK) status = m2_arena_create(&weights, "weights", planned_weights.peak);
-    if (status == M2_OK) status = m2_arena_create(&step, "step", planned_step.peak);
+    if (status == M2_OK)
+        status = golden_arena(test->run, &weights, "weights", planned_weights.peak);
+    if (status == M2_OK) status = golden_arena(test->run, &step, "step", planned_step.peak);
     if (status == M2_OK)
         status = m2_oobleck_create(test->config, test->checkpoint, ops, &weights, &oobleck);
-    if (status == M2_OK) status = m2_oobleck_decode(oobleck, ops, &step, latent, NULL, NULL, &out);
+    const m2_tensor placed = golden_to_device(test->run, latent);
+    if (status == M2_OK) status = m2_oobleck_decode(oobleck, ops, &step, &placed, NULL, NULL, &out);
     if (status == M2_OK) ops->download(ops, wave, &out);
     m2_oobleck_destroy(plan);
     m2_oobleck_destroy(oobleck);
-    m2_arena_destroy(&weights);
-    m2_arena_destroy(&step);
+    golden_free_copies(test->run);
+    golden_arena_free(test->run, &weights);
+    golden_arena_free(test->run, &step);
     return status;
 }
 

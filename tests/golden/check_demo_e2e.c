@@ -137,9 +137,11 @@ static void judge_own_clip(demo_case *demo, const m2_model_paths *paths)
     golden_run *run = demo->it.run;
     const char *name = demo->it.name;
     const double fps = 12.5;
-    const m2_tensor frames =
-        e2e_frames(run, demo->it.engine, paths, &demo->it.clip.video, M2_BF16, M2_U8);
-    const m2_tensor sound = e2e_sound(run, demo->it.engine, &demo->it.clip.audio);
+    const m2_engine *engine = demo->it.engine;
+    const m2_tensor video = e2e_fetch(run, engine, &demo->it.clip.video);
+    const m2_tensor audio = e2e_fetch(run, engine, &demo->it.clip.audio);
+    const m2_tensor frames = e2e_frames(run, engine, paths, &video, M2_BF16, M2_U8);
+    const m2_tensor sound = e2e_sound(run, engine, &audio);
     if (!frames.data || !sound.data) return;
     judge_picture *ours = golden_alloc(run, sizeof *ours),
                   *theirs = golden_alloc(run, sizeof *theirs);
@@ -361,6 +363,10 @@ static void check_settings(golden_run *run, const json_t *manifest)
 
 void golden_check_demo_e2e(golden_run *run, const char *dir)
 {
+    if (!golden_engine_backend(run)) {
+        golden_skip(run, dir, "an engine opens no guarded device");
+        return;
+    }
     json_t *manifest = golden_json(run, golden_format(run, "%s/manifest.json", dir));
     const json_t *cases = json_object_get(manifest, "cases");
     size_t i;

@@ -119,6 +119,7 @@ static int take_images(dit_case *c, m2_preview_shape *shape, m2_tensor *images)
             planes[i] = ((const float *)
                              feat.data)[((k * channels + i / (h * w)) * H + i / w % h) * W + i % w];
         images[k] = m2_tensor_over(planes, M2_F32, channels, h * w);
+        images[k] = golden_to_device(c->run, &images[k]);
         shape->image_height[k] = h;
         shape->image_width[k] = w;
     }
@@ -132,13 +133,13 @@ static m2_status lay_out(dit_case *c, const m2_preview_shape *shape,
     m2_ops measure;
     m2_arena request, step;
     m2_preview_request planned;
-    m2_ops_init_measure(&measure);
+    golden_init_measure(c->run, &measure);
     m2_arena_init_measuring(&request, "request");
     m2_arena_init_measuring(&step, "step");
     M2_TRY(m2_preview_prepare(c->net, &measure, &request, &step, shape, NULL, NULL, &planned));
     m2_preview_forward(c->net, &measure, &step, &planned, &c->step, NULL);
-    M2_TRY(m2_arena_create(&c->request_arena, "request", request.peak));
-    M2_TRY(m2_arena_create(&c->step_arena, "step", step.peak));
+    M2_TRY(golden_arena(c->run, &c->request_arena, "request", request.peak));
+    M2_TRY(golden_arena(c->run, &c->step_arena, "step", step.peak));
     const m2_trace trace = dit_trace(&c->prepared);
     return m2_preview_prepare(c->net, golden_ops(c->run), &c->request_arena, &c->step_arena, shape,
                               conditions, &(m2_preview_hooks){ .trace = &trace }, &c->request);
@@ -163,6 +164,7 @@ static int set_up(dit_case *c)
     if (shape.n_images > 0) {
         const m2_tensor all = golden_tensor(c->file, "in.ref_special", M2_BF16);
         special = m2_tensor_over(all.data, M2_BF16, all.shape[1], all.shape[2]);
+        special = golden_to_device(run, &special);
     }
     shape.frames = latent.shape[2];
     shape.height = latent.shape[3];
@@ -175,6 +177,7 @@ static int set_up(dit_case *c)
     for (int b = 0; b < M2_BRANCHES; b++) {
         shape.text_len[b] = text[b].shape[1];
         features[b] = m2_tensor_wrap(text[b].data, M2_BF16, 2, text[b].shape + 1);
+        features[b] = golden_to_device(run, &features[b]);
         conditions.text[b] = &features[b];
     }
     for (int k = 0; k < shape.n_images; k++) conditions.images[k] = &images[k];
@@ -189,11 +192,13 @@ static int set_up(dit_case *c)
     c->audio_out = m2_tensor_over(NULL, M2_F32, 2, shape.audio_len, c->audio.shape[1]);
     c->video_out.data = golden_alloc(run, m2_tensor_bytes(&c->video_out));
     c->audio_out.data = golden_alloc(run, m2_tensor_bytes(&c->audio_out));
-    c->step = (m2_preview_step){ .video = &c->video,
-                                 .audio = &c->audio,
+    m2_tensor *const host[] = { &c->video, &c->audio, &c->video_out, &c->audio_out };
+    for (int i = 0; i < 4; i++) c->placed[i] = golden_to_device(run, host[i]);
+    c->step = (m2_preview_step){ .video = &c->placed[0],
+                                 .audio = &c->placed[1],
                                  .timestep = c->timestep,
-                                 .video_out = &c->video_out,
-                                 .audio_out = &c->audio_out };
+                                 .video_out = &c->placed[2],
+                                 .audio_out = &c->placed[3] };
     if (lay_out(c, &shape, &conditions) != M2_OK) {
         golden_result(run, 0, c->name, "%s", m2_last_error());
         return 0;
@@ -210,8 +215,9 @@ static void check_case(dit_case *c)
         dit_check_forward(c);
         dit_check_layers(c);
     }
-    m2_arena_destroy(&c->request_arena);
-    m2_arena_destroy(&c->step_arena);
+    golden_free_copies(c->run);
+    golden_arena_free(c->run, &c->request_arena);
+    golden_arena_free(c->run, &c->step_arena);
 }
 
 /* ---- folders ---------------------------------------------------------------------------------- */
@@ -255,7 +261,7 @@ static m2_status check_model(golden_run *run, const char *dir, const char *folde
     m2_preview *net = NULL;
     m2_arena measure = { 0 }, weights = { 0 };
     m2_ops ops;
-    m2_ops_init_measure(&ops);
+    golden_init_measure(run, &ops);
     m2_arena_init_measuring(&measure, "weights");
     m2_model_config_init(&config);
 
@@ -268,7 +274,7 @@ static m2_status check_model(golden_run *run, const char *dir, const char *folde
     if (status != M2_OK) goto done;
     m2_preview_close(net);
     net = NULL;
-    status = m2_arena_create(&weights, "weights", measure.peak);
+    status = golden_arena(run, &weights, "weights", measure.peak);
     if (status != M2_OK) goto done;
     status = m2_preview_open(checkpoint, &config.arch, config.eval.time_channel_dim,
                              golden_ops(run), &weights, &net);
@@ -277,7 +283,7 @@ static m2_status check_model(golden_run *run, const char *dir, const char *folde
 done:
     m2_preview_close(net);
     m2_checkpoint_close(checkpoint);
-    m2_arena_destroy(&weights);
+    golden_arena_free(run, &weights);
     m2_model_config_free(&config);
     return status;
 }

@@ -30,6 +30,7 @@ typedef struct dit_case {
     m2_preview_request request;
     m2_preview_step step; /* inputs and room for the outputs               */
     m2_tensor video, audio, video_out, audio_out;
+    m2_tensor placed[4]; /* the same, where the network runs              */
     int timestep;
     int32_t *seq_of_row; /* [n]                                           */
     int64_t n;           /* tokens                                        */

@@ -63,14 +63,18 @@ static double *stream_in_f64(dit_case *c, const float *features, int64_t width,
                              const int32_t *modality, const float *coords)
 {
     const m2_preview_weights *w = m2_preview_weights_of(c->net);
-    const m2_tensor *const weight[] = { &w->video_w, &w->audio_w, &w->text_w };
-    const m2_tensor *const bias[] = { &w->video_b, &w->audio_b, &w->text_b };
+    const m2_tensor weight[] = { golden_to_host(c->run, &w->video_w),
+                                 golden_to_host(c->run, &w->audio_w),
+                                 golden_to_host(c->run, &w->text_w) };
+    const m2_tensor bias[] = { golden_to_host(c->run, &w->video_b),
+                               golden_to_host(c->run, &w->audio_b),
+                               golden_to_host(c->run, &w->text_b) };
     const int64_t R = m2_preview_sizes_of(c->net)->residual;
     double *stream = golden_alloc(c->run, (size_t)(c->n * R) * sizeof *stream);
     for (int64_t r = 0; r < c->n; r++) {
-        const m2_tensor *m = weight[modality[r]];
+        const m2_tensor *m = &weight[modality[r]];
         for (int64_t j = 0; j < R; j++) {
-            double sum = (double)((const float *)bias[modality[r]]->data)[j];
+            double sum = (double)((const float *)bias[modality[r]].data)[j];
             for (int64_t i = 0; i < m->shape[1]; i++)
                 sum += (double)((const float *)m->data)[j * m->shape[1] + i] *
                        (double)features[r * width + i];
@@ -84,7 +88,8 @@ static double *stream_in_f64(dit_case *c, const float *features, int64_t width,
 
 static double *rope_in_f64(dit_case *c, const float *coords)
 {
-    const m2_tensor *bands = &m2_preview_weights_of(c->net)->rope_bands;
+    const m2_tensor copy = golden_to_host(c->run, &m2_preview_weights_of(c->net)->rope_bands);
+    const m2_tensor *bands = &copy;
     const int64_t n_bands = bands->shape[0], width = 6 * n_bands;
     double *table = golden_alloc(c->run, (size_t)(c->n * width) * sizeof *table);
     for (int64_t r = 0; r < c->n; r++) {
@@ -253,7 +258,9 @@ static int compare_falling(const void *a, const void *b)
 static void check_gaps(dit_case *c, int layer, const m2_tensor *logits)
 {
     const m2_preview_sizes *sizes = m2_preview_sizes_of(c->net);
-    const m2_tensor *bias = &m2_preview_weights_of(c->net)->layers[layer].expert_bias_ema;
+    const m2_tensor copy =
+        golden_to_host(c->run, &m2_preview_weights_of(c->net)->layers[layer].expert_bias_ema);
+    const m2_tensor *bias = &copy;
     const char *name = golden_format(c->run, "moe%d.gap.truth", layer);
     const m2_tensor truth = golden_tensor(c->file, name, M2_F32);
     const int64_t E = sizes->n_experts, n = logits->shape[0] * c->n;
@@ -363,8 +370,10 @@ void dit_check_layers(dit_case *c)
         if (!s.data) continue;
         dit_seen seen = { .run = c->run };
         const m2_trace trace = dit_trace(&seen);
+        s = golden_to_device(c->run, &s);
         m2_preview_layer(c->net, golden_ops(c->run), &c->step_arena, &c->request, i, &s,
                          &(m2_preview_hooks){ .trace = &trace });
+        s = golden_to_host(c->run, &s);
         const m2_tensor out =
             m2_tensor_over(dit_to_sequence(c, s.data, (size_t)sizes->residual * sizeof(m2_bf16)),
                            M2_BF16, c->n, sizes->residual);
@@ -406,12 +415,19 @@ static void check_cosine(dit_case *c, const char *truth, const m2_tensor *ours)
                   golden_format(c->run, "%s free run %s", c->name, truth), "cosine %.6f", found);
 }
 
+static void take_outputs(dit_case *c)
+{
+    c->video_out = golden_to_host(c->run, &c->placed[2]);
+    c->audio_out = golden_to_host(c->run, &c->placed[3]);
+}
+
 static void run_free(dit_case *c)
 {
     dit_seen seen = { .run = c->run };
     const m2_trace trace = dit_trace(&seen);
     m2_preview_forward(c->net, golden_ops(c->run), &c->step_arena, &c->request, &c->step,
                        &(m2_preview_hooks){ .trace = &trace });
+    take_outputs(c);
     dit_check_tokens(c, &seen);
     int64_t n_other = 0, n_sets = 0;
     for (int i = 0; i < c->arch->num_layers; i++) {
@@ -447,7 +463,7 @@ static m2_tensor *forced_ids(dit_case *c)
         }
         ids.data = dit_heads_reordered(c, ids.data, ids.shape[0],
                                        (size_t)ids.shape[2] * sizeof(int32_t), 0);
-        forced[i] = ids;
+        forced[i] = golden_to_device(c->run, &ids);
     }
     return forced;
 }
@@ -465,6 +481,7 @@ static void run_forced(dit_case *c)
     const m2_trace trace = dit_trace(&seen);
     m2_preview_forward(c->net, golden_ops(c->run), &c->step_arena, &c->request, &c->step,
                        &(m2_preview_hooks){ .trace = &trace, .forced = forced });
+    take_outputs(c);
     for (int i = 0; i < c->arch->num_layers; i++) {
         const m2_tensor *probs =
             c->arch->is_moe_layer[i] ? dit_find(&seen, "preview.%02d.topk_prob", i) : NULL;

@@ -68,15 +68,16 @@ static void check_attention_sink(golden_run *run, golden_file *file, const json_
         const m2_tensor segments = golden_ops_entry(run, file, i, "cu_seqlens", M2_I64);
         if (!are_segments(run, &segments, q.shape[0])) continue;
         m2_tensor y = golden_ops_make(run, M2_BF16, 3, q.shape);
-        golden_ops(run)->attention(
-            golden_ops(run), &(m2_attention_args){ .q = &q,
-                                                   .k = &k,
-                                                   .v = &v,
-                                                   .sinks = &sinks,
-                                                   .segments = segments.data,
-                                                   .n_segments = (int)segments.shape[0] - 1,
-                                                   .scale = (float)(1 / sqrt((double)q.shape[2])),
-                                                   .y = &y });
+        golden_host_ops(run)->attention(
+            golden_host_ops(run),
+            &(m2_attention_args){ .q = &q,
+                                  .k = &k,
+                                  .v = &v,
+                                  .sinks = &sinks,
+                                  .segments = segments.data,
+                                  .n_segments = (int)segments.shape[0] - 1,
+                                  .scale = (float)(1 / sqrt((double)q.shape[2])),
+                                  .y = &y });
         golden_ops_judge(run, file, report, "attention", i, &y, "out", "truth",
                          "exact, rounded twice");
         golden_ops_judge(run, file, report, "attention", i, &y, "out.flash", "truth",
@@ -86,7 +87,7 @@ static void check_attention_sink(golden_run *run, golden_file *file, const json_
 
 static void check_mhc_case(golden_run *run, golden_file *file, const json_t *report, int i)
 {
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = golden_host_ops(run);
     const m2_tensor s = golden_ops_entry(run, file, i, "x", M2_BF16),
                     o = golden_ops_entry(run, file, i, "sub", M2_BF16);
     const m2_tensor phi = golden_ops_entry(run, file, i, "phi", M2_F32);
@@ -164,8 +165,8 @@ static void check_rmsnorm(golden_run *run, golden_file *file, const json_t *repo
             if (!groups) continue;
         }
         m2_tensor y = golden_ops_make(run, out->dtype, x.n_dims, x.shape);
-        golden_ops(run)->rms_norm(
-            golden_ops(run),
+        golden_host_ops(run)->rms_norm(
+            golden_host_ops(run),
             &(m2_rms_norm_args){
                 .x = &x, .w = &w, .groups = groups, .eps = EPS, .weight_offset = 1, .y = &y });
         const char *out_name = golden_format(run, "%s.out", key);
@@ -220,15 +221,16 @@ static void check_rotation(golden_run *run, golden_file *file, const json_t *rep
             m2_convert((const float *)q.data + r * H * d, M2_F32,
                        (m2_bf16 *)qkv.data + (r * 3 + part) * H * d, M2_BF16, H * d);
     }
-    golden_ops(run)->qk_norm_rope(golden_ops(run), &(m2_qk_norm_rope_args){ .qkv = &qkv,
-                                                                            .q_norm = &weight,
-                                                                            .k_norm = &weight,
-                                                                            .rope = table,
-                                                                            .seq = &seq,
-                                                                            .eps = EPS,
-                                                                            .q = &out[0],
-                                                                            .k = &out[1],
-                                                                            .v = &out[2] });
+    golden_host_ops(run)->qk_norm_rope(golden_host_ops(run),
+                                       &(m2_qk_norm_rope_args){ .qkv = &qkv,
+                                                                .q_norm = &weight,
+                                                                .k_norm = &weight,
+                                                                .rope = table,
+                                                                .seq = &seq,
+                                                                .eps = EPS,
+                                                                .q = &out[0],
+                                                                .k = &out[1],
+                                                                .v = &out[2] });
 
     const double *baseline = rotate_in_f64(run, &q, M2_BF16, &angles);
     const double bf16_error = golden_relative_error(baseline, M2_F64, truth.data, M2_F32, count);
@@ -260,7 +262,7 @@ static void check_rotation(golden_run *run, golden_file *file, const json_t *rep
 
 static void check_rope_time(golden_run *run, golden_file *file, const json_t *report)
 {
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = golden_host_ops(run);
     for (int i = 0; golden_has(file, golden_format(run, "%d.coords", i)); i++) {
         const m2_tensor coords = golden_ops_entry(run, file, i, "coords", M2_F32);
         const m2_tensor bands = golden_ops_entry(run, file, i, "bands", M2_F32);
@@ -300,7 +302,8 @@ static void check_swiglu7(golden_run *run, golden_file *file, const json_t *repo
                 golden_ops_entry(run, file, i, golden_format(run, "%s.in", type), types[t].dtype);
             if (!x.data) continue;
             m2_tensor y = MAKE(run, types[t].dtype, x.shape[0], x.shape[1] / 2);
-            golden_ops(run)->swiglu7(golden_ops(run), &(m2_swiglu7_args){ .x = &x, .y = &y });
+            golden_host_ops(run)->swiglu7(golden_host_ops(run),
+                                          &(m2_swiglu7_args){ .x = &x, .y = &y });
             golden_ops_judge(run, file, report, "swiglu7", i, &y,
                              golden_format(run, "%s.out", type),
                              golden_format(run, "%s.truth", type), type);

@@ -15,7 +15,7 @@ static m2_tensor run_experts(golden_run *run, const m2_tensor *x, const m2_tenso
                              const m2_tensor *topk_prob, const m2_tensor *w_gate,
                              const m2_tensor *w_up, const m2_tensor *w_down, dispatched *to)
 {
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = golden_host_ops(run);
     const int64_t n_routes = m2_tensor_count(topk_idx), n_rows = w_gate->shape[0];
     to->gather_ids = MAKE(run, M2_I32, n_routes);
     to->probs_sorted = MAKE(run, M2_F32, n_routes);
@@ -84,8 +84,8 @@ static m2_tensor linear(golden_run *run, const m2_tensor *x, const m2_tensor *w,
                         const m2_groups *groups)
 {
     m2_tensor y = MAKE(run, M2_BF16, x->shape[0], w->shape[0] / (groups ? groups->n_groups : 1));
-    golden_ops(run)->linear(golden_ops(run),
-                            &(m2_linear_args){ .x = x, .w = w, .groups = groups, .y = &y });
+    golden_host_ops(run)->linear(golden_host_ops(run),
+                                 &(m2_linear_args){ .x = x, .w = w, .groups = groups, .y = &y });
     return y;
 }
 
@@ -95,7 +95,8 @@ static m2_tensor shared_expert(golden_run *run, const m2_tensor *x, const m2_ten
 {
     const m2_tensor up = linear(run, x, fc1, groups);
     m2_tensor hidden = MAKE(run, M2_BF16, up.shape[0], up.shape[1] / 2);
-    golden_ops(run)->swiglu7(golden_ops(run), &(m2_swiglu7_args){ .x = &up, .y = &hidden });
+    golden_host_ops(run)->swiglu7(golden_host_ops(run),
+                                  &(m2_swiglu7_args){ .x = &up, .y = &hidden });
     return linear(run, &hidden, fc2, groups);
 }
 
@@ -206,7 +207,7 @@ static void check_moe_choice(golden_run *run, golden_file *file, const m2_tensor
 
 void golden_ops_moe_layer(golden_run *run, golden_file *file, const json_t *report)
 {
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = golden_host_ops(run);
     const m2_tensor in = golden_tensor(file, "in", M2_BF16);
     const m2_tensor sizes = golden_tensor(file, "sizes", M2_I32);
     const m2_tensor norm = golden_tensor(file, "w.pre_norm.weight", M2_F32);
@@ -347,8 +348,8 @@ static void choose(golden_run *run, const m2_tensor *logits, const m2_tensor *bi
 {
     *idx = golden_ops_make(run, M2_I32, 3, like->shape);
     *prob = golden_ops_make(run, M2_F32, 3, like->shape);
-    golden_ops(run)->moe_select(
-        golden_ops(run),
+    golden_host_ops(run)->moe_select(
+        golden_host_ops(run),
         &(m2_moe_select_args){
             .logits = logits, .bias = bias, .route_scale = 1, .topk_idx = idx, .topk_prob = prob });
 }

@@ -44,7 +44,7 @@ static float *draw(rng_case *c, int64_t n)
     if (c->is_cpu)
         m2_cpu_rng_normal(&c->cpu, values, n);
     else
-        m2_rng_normal(&c->device, golden_ops(c->run)->pool, values, n);
+        m2_rng_normal(&c->device, golden_pool(c->run), values, n);
     return values;
 }
 

@@ -124,7 +124,7 @@ static m2_status run_trajectory(golden_run *run, const velocity_field *field, in
     m2_sampler sampler;
     int32_t n_done = 0;
     m2_tensor counter = m2_tensor_over(&n_done, M2_I32, 1);
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = golden_host_ops(run);
     const m2_sampler_params params = {
         .n_elems = n, .n_steps = n_steps, .shift = shift, .step = &counter
     };
@@ -281,7 +281,7 @@ static void check_mix(golden_run *run, golden_file *file, const char *name,
                                      .n_steps = 1,
                                      .timesteps = &timestep,
                                      .step = &step };
-    if (m2_guidance_init(&guidance, &arena, golden_ops(run), params, &guided) != M2_OK) {
+    if (m2_guidance_init(&guidance, &arena, golden_host_ops(run), params, &guided) != M2_OK) {
         golden_result(run, 0, name, "%s", m2_last_error());
         return;
     }

@@ -6,6 +6,7 @@
  */
 #include "golden.h"
 
+#include "backend/device.h"
 #include "model/text/encoder.h"
 #include "model/text/prompt.h"
 #include "model/text/tokenizer.h"
@@ -41,15 +42,15 @@ static m2_status open_variant(const text_model *model, text_variant *variant)
     M2_TRY(m2_text_encoder_create(model->checkpoint, &model->config, &model->measure, &plan,
                                   &variant->params, &planned));
     m2_text_encoder_destroy(planned);
-    M2_TRY(m2_arena_create(&variant->weights, "weights", plan.peak));
+    M2_TRY(golden_arena(model->run, &variant->weights, "weights", plan.peak));
     return m2_text_encoder_create(model->checkpoint, &model->config, golden_ops(model->run),
                                   &variant->weights, &variant->params, &variant->encoder);
 }
 
-static void close_variant(text_variant *variant)
+static void close_variant(const text_model *model, text_variant *variant)
 {
     m2_text_encoder_destroy(variant->encoder);
-    m2_arena_destroy(&variant->weights);
+    golden_arena_free(model->run, &variant->weights);
 }
 
 /* Features of `ids` in memory of the run; data NULL after a recorded failure. */
@@ -65,16 +66,17 @@ static m2_tensor encode(const text_model *model, const text_variant *variant, co
     m2_status status = m2_text_encoder_run(variant->encoder, &model->measure, &plan, NULL, n,
                                            &features, NULL, NULL);
     if (status == M2_OK)
-        status =
-            m2_arena_create(&step, "step", plan.peak + m2_tensor_bytes(&features) + M2_ARENA_ALIGN);
+        status = golden_arena(run, &step, "step",
+                              plan.peak + m2_tensor_bytes(&features) + M2_ARENA_ALIGN);
     if (status == M2_OK) {
         m2_tensor device = m2_tensor_make(&step, variant->params.dtype, n, width);
         status =
             m2_text_encoder_run(variant->encoder, ops, &step, ids->data, n, &device, tap, tap_user);
         features.data = golden_alloc(run, m2_tensor_bytes(&features));
         if (status == M2_OK) ops->download(ops, features.data, &device);
+        if (status == M2_OK) status = m2_device_wait(ops);
     }
-    m2_arena_destroy(&step);
+    golden_arena_free(run, &step);
     if (status != M2_OK) {
         golden_result(run, 0, model->name, "%s", m2_last_error());
         features.data = NULL;
@@ -205,14 +207,14 @@ static void check_hidden(text_model *model, golden_file *file)
         variant.params.want_all_layers = holds_last_layers(model, file);
         if (open_variant(model, &variant) != M2_OK) {
             golden_result(model->run, 0, model->name, "%s", m2_last_error());
-            close_variant(&variant);
+            close_variant(model, &variant);
             return;
         }
         for (int64_t i = 0; i < golden_n_entries(file); i++) {
             const char *prefix = case_prefix(model->run, golden_entry(file, i)->name);
             if (prefix) check_length(model, &variant, file, prefix);
         }
-        close_variant(&variant);
+        close_variant(model, &variant);
     }
 }
 
@@ -250,7 +252,7 @@ static m2_tensor special_token(const text_model *model, const m2_tensor *feature
         golden_result(run, 0, model->name, "%s", m2_last_error());
         return y;
     }
-    m2_text_special_token(golden_ops(run), &step, features, rows, n_rows, &y);
+    m2_text_special_token(golden_host_ops(run), &step, features, rows, n_rows, &y);
     m2_arena_destroy(&step);
     return y;
 }
@@ -395,7 +397,7 @@ static void check_prompts(text_model *model, golden_file *file, const json_t *li
             check_prompt(model, &variant, file, (int)i, json_array_get(lines, i));
     }
     m2_tokenizer_close(model->tokenizer);
-    close_variant(&variant);
+    close_variant(model, &variant);
 }
 
 /* ---- a folder ---- */
@@ -422,7 +424,7 @@ static void check_files(const text_model *model)
 static void check_model(golden_run *run, const char *name, const char *dir, const json_t *report)
 {
     text_model model = { .run = run, .name = name, .dir = dir, .report = report };
-    m2_ops_init_measure(&model.measure);
+    golden_init_measure(run, &model.measure);
     check_files(&model);
     if (m2_text_config_load(golden_format(run, "%s/config.json", dir), &model.config) != M2_OK ||
         m2_checkpoint_open(dir, &model.checkpoint) != M2_OK) {

@@ -22,14 +22,16 @@ typedef struct turbo_case {
 
 /* Gathers [n, H, W, 3] pieces into [3, F, H, W]. */
 typedef struct video_sink {
+    golden_run *run;
     m2_tensor video;
     int64_t n_seen;
     int is_in_order;
 } video_sink;
 
-static m2_status gather(void *user, int64_t first_frame, const m2_tensor *frames)
+static m2_status gather(void *user, int64_t first_frame, const m2_tensor *decoded)
 {
     video_sink *sink = user;
+    const m2_tensor copy = golden_to_host(sink->run, decoded), *frames = &copy;
     const int64_t n = frames->shape[0], plane = frames->shape[1] * frames->shape[2];
     const int64_t n_frames = sink->video.shape[1];
     const size_t size = m2_dtype_bytes(frames->dtype);
@@ -54,24 +56,27 @@ static m2_status decode(const turbo_case *test, const m2_tensor *latent, m2_dtyp
     m2_arena weights = { 0 }, step = { 0 }, planned_weights, planned_step;
     m2_turbo *plan = NULL, *turbo = NULL;
     const m2_turbo_sink to = { gather, NULL, sink };
-    m2_ops_init_measure(&measure);
+    golden_init_measure(test->run, &measure);
     m2_arena_init_measuring(&planned_weights, "weights");
     m2_arena_init_measuring(&planned_step, "step");
     m2_status status =
         m2_turbo_create(test->config, test->checkpoint, dtype, &measure, &planned_weights, &plan);
     if (status == M2_OK)
         status = m2_turbo_decode(plan, &measure, &planned_step, latent, dtype, &to);
-    if (status == M2_OK) status = m2_arena_create(&weights, "weights", planned_weights.peak);
-    if (status == M2_OK) status = m2_arena_create(&step, "step", planned_step.peak);
+    if (status == M2_OK)
+        status = golden_arena(test->run, &weights, "weights", planned_weights.peak);
+    if (status == M2_OK) status = golden_arena(test->run, &step, "step", planned_step.peak);
     if (status == M2_OK)
         status = m2_turbo_create(test->config, test->checkpoint, dtype, golden_ops(test->run),
                                  &weights, &turbo);
+    const m2_tensor placed = golden_to_device(test->run, latent);
     if (status == M2_OK)
-        status = m2_turbo_decode(turbo, golden_ops(test->run), &step, latent, dtype, &to);
+        status = m2_turbo_decode(turbo, golden_ops(test->run), &step, &placed, dtype, &to);
+    golden_free_copies(test->run);
     m2_turbo_destroy(plan);
     m2_turbo_destroy(turbo);
-    m2_arena_destroy(&weights);
-    m2_arena_destroy(&step);
+    golden_arena_free(test->run, &weights);
+    golden_arena_free(test->run, &step);
     return status;
 }
 
@@ -90,7 +95,7 @@ static void judge(const turbo_case *test, const char *stem, m2_dtype dtype)
     }
     latent = m2_tensor_wrap(latent.data, M2_F32, 4, latent.shape + 1);
     const int64_t ratio = test->config->spatial_ratio;
-    video_sink sink = { .is_in_order = 1 };
+    video_sink sink = { .run = test->run, .is_in_order = 1 };
     sink.video = m2_tensor_over(NULL, dtype, M2_TURBO_COLOURS,
                                 m2_turbo_n_frames(test->config, latent.shape[1]),
                                 latent.shape[2] * ratio, latent.shape[3] * ratio);

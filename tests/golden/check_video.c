@@ -118,8 +118,8 @@ static void check_case(golden_run *run, golden_file *file, const char *name)
                             .out = golden_tensor(file, names[1], M2_U8).data,
                             .truth = golden_tensor(file, names[2], M2_F32).data };
     uint8_t *ours = golden_alloc(run, (size_t)out->count);
-    if (m2_resize_frames(golden_ops(run)->pool, c.in, c.n_frames, c.width, c.height, ours,
-                         c.out_width, c.out_height) != M2_OK)
+    if (m2_resize_frames(golden_pool(run), c.in, c.n_frames, c.width, c.height, ours, c.out_width,
+                         c.out_height) != M2_OK)
         golden_result(run, 0, name, "%s", m2_last_error());
     else
         judge_pixels(&c, ours);

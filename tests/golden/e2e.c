@@ -11,16 +11,49 @@
 
 m2_engine *e2e_engine(golden_run *run, const m2_model_paths *paths)
 {
+    const int is_host = m2_device_is_host(golden_ops(run));
     magi2_params params = { .model_dir = "golden",
-                            .backend = "cpu",
-                            .isa = golden_ops(run)->isa,
-                            .n_threads = m2_pool_n_threads(golden_ops(run)->pool) };
+                            .backend = golden_engine_backend(run),
+                            .isa = is_host ? golden_ops(run)->isa : NULL,
+                            .n_threads = m2_pool_n_threads(golden_pool(run)) };
     m2_engine *engine = NULL;
     if (m2_engine_open_paths(&params, paths, &engine) != M2_OK) {
         golden_result(run, 0, paths->preview, "%s", m2_last_error());
         return NULL;
     }
     return engine;
+}
+
+/* ---- the engine's device ---- */
+
+static void init_measure(const m2_engine *engine, m2_ops *measure)
+{
+    m2_ops_init_measure(measure);
+    measure->device_api = engine->ops.device_api;
+}
+
+m2_tensor e2e_fetch(golden_run *run, const m2_engine *engine, const m2_tensor *tensor)
+{
+    m2_tensor copy = *tensor;
+    if (m2_device_is_host(&engine->ops)) return copy;
+    copy.data = golden_alloc(run, m2_tensor_bytes(tensor));
+    engine->ops.download(&engine->ops, copy.data, tensor);
+    if (m2_device_wait(&engine->ops) != M2_OK)
+        golden_result(run, 0, "device", "%s", m2_last_error());
+    return copy;
+}
+
+/* An arena of the engine's device with `bytes` behind `tensor`, which is moved there. */
+static m2_status step_arena(const m2_engine *engine, m2_arena *arena, size_t bytes,
+                            m2_tensor *tensor)
+{
+    if (m2_device_is_host(&engine->ops)) return m2_arena_create(arena, "step", bytes);
+    const void *host = tensor->data;
+    M2_TRY(m2_device_arena_create(&engine->ops, arena, "step",
+                                  bytes + m2_tensor_bytes(tensor) + M2_ARENA_ALIGN));
+    *tensor = m2_tensor_new(arena, tensor->dtype, tensor->n_dims, tensor->shape);
+    engine->ops.upload(&engine->ops, tensor, host);
+    return M2_OK;
 }
 
 /* ---- one denoising run ---- */
@@ -86,11 +119,12 @@ static void check_recorded(e2e_case *it, const char *name, const char *truth)
                        exact.data, n);
 }
 
-static void judge_step(void *user, const char *name, m2_tensor *tensor)
+static void judge_step(void *user, const char *name, m2_tensor *shown)
 {
     e2e_case *it = user;
     const char *truth = golden_format(it->run, "%s.truth", name);
     if (!golden_has(it->file, name)) return;
+    const m2_tensor copy = e2e_fetch(it->run, it->engine, shown), *tensor = &copy;
     if (golden_has(it->file, truth)) {
         golden_judge(it->file, name, tensor, name, truth, factor_of(it, name));
         check_recorded(it, name, truth);
@@ -162,9 +196,9 @@ int e2e_begin(e2e_case *it, const m2_tensor *text, const m2_tensor *null_text, i
         golden_result(it->run, 0, it->path, "%s", m2_last_error());
         return 0;
     }
-    memcpy(it->clip.features[0].data, text->data, m2_tensor_bytes(&it->clip.features[0]));
-    if (null_text->data)
-        memcpy(it->clip.features[1].data, null_text->data, m2_tensor_bytes(&it->clip.features[1]));
+    const m2_ops *ops = &it->engine->ops;
+    ops->upload(ops, &it->clip.features[0], text->data);
+    if (null_text->data) ops->upload(ops, &it->clip.features[1], null_text->data);
     return 1;
 }
 
@@ -182,6 +216,8 @@ void e2e_end(e2e_case *it)
 /* ---- parts ---- */
 
 typedef struct frame_sink {
+    golden_run *run;
+    const m2_engine *engine;
     char *to;
     size_t frame_bytes;
 } frame_sink;
@@ -189,15 +225,15 @@ typedef struct frame_sink {
 static m2_status keep_frames(void *user, int64_t first_frame, const m2_tensor *frames)
 {
     frame_sink *sink = user;
-    memcpy(sink->to + (size_t)first_frame * sink->frame_bytes, frames->data,
-           m2_tensor_bytes(frames));
+    const m2_tensor copy = e2e_fetch(sink->run, sink->engine, frames);
+    memcpy(sink->to + (size_t)first_frame * sink->frame_bytes, copy.data, m2_tensor_bytes(&copy));
     return M2_OK;
 }
 
 m2_tensor e2e_frames(golden_run *run, const m2_engine *engine, const m2_model_paths *paths,
                      const m2_tensor *video, m2_dtype dtype, m2_dtype frames_dtype)
 {
-    const m2_ops *ops = golden_ops(run);
+    const m2_ops *ops = &engine->ops;
     m2_tensor latent = *video;
     if (latent.n_dims == 5) {
         latent.n_dims = 4;
@@ -207,22 +243,23 @@ m2_tensor e2e_frames(golden_run *run, const m2_engine *engine, const m2_model_pa
     m2_turbo *turbo = NULL;
     m2_arena weights = { 0 }, step = { 0 }, measuring;
     m2_ops measure;
-    m2_ops_init_measure(&measure);
+    init_measure(engine, &measure);
     const int64_t n = m2_turbo_n_frames(&engine->video_config, latent.shape[1]);
     const int64_t height = latent.shape[2] * engine->video_config.spatial_ratio;
     const int64_t width = latent.shape[3] * engine->video_config.spatial_ratio;
     m2_tensor frames = m2_tensor_over(NULL, frames_dtype, n, height, width, 3);
     frames.data = golden_alloc(run, m2_tensor_bytes(&frames));
-    frame_sink to = { frames.data, (size_t)(height * width * 3) * m2_dtype_bytes(frames_dtype) };
+    frame_sink to = { run, engine, frames.data,
+                      (size_t)(height * width * 3) * m2_dtype_bytes(frames_dtype) };
     const m2_turbo_sink sink = { .emit = keep_frames, .user = &to };
     m2_status status = m2_checkpoint_open(paths->video, &checkpoint);
-    if (status == M2_OK) status = m2_arena_create(&weights, "weights", (size_t)1 << 30);
+    if (status == M2_OK) status = m2_device_arena_create(ops, &weights, "weights", (size_t)1 << 30);
     if (status == M2_OK)
         status = m2_turbo_create(&engine->video_config, checkpoint, dtype, ops, &weights, &turbo);
     m2_arena_init_measuring(&measuring, "step");
     if (status == M2_OK)
         status = m2_turbo_decode(turbo, &measure, &measuring, &latent, frames_dtype, &sink);
-    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK) status = step_arena(engine, &step, measuring.peak, &latent);
     if (status == M2_OK) status = m2_turbo_decode(turbo, ops, &step, &latent, frames_dtype, &sink);
     if (status != M2_OK) {
         golden_result(run, 0, paths->video, "%s", m2_last_error());
@@ -230,8 +267,8 @@ m2_tensor e2e_frames(golden_run *run, const m2_engine *engine, const m2_model_pa
     }
     m2_turbo_destroy(turbo);
     m2_checkpoint_close(checkpoint);
-    m2_arena_destroy(&weights);
-    m2_arena_destroy(&step);
+    m2_device_arena_destroy(ops, &weights);
+    m2_device_arena_destroy(ops, &step);
     return frames;
 }
 
@@ -242,16 +279,16 @@ m2_tensor e2e_sound(golden_run *run, const m2_engine *engine, const m2_tensor *a
         latent = m2_tensor_over(audio->data, M2_F32, audio->shape[1], audio->shape[2]);
     m2_arena step = { 0 }, measuring;
     m2_ops measure;
-    m2_ops_init_measure(&measure);
+    init_measure(engine, &measure);
     m2_arena_init_measuring(&measuring, "step");
     m2_tensor wave, sound = m2_tensor_over(NULL, M2_F32, 0, 2);
     m2_status status =
         m2_oobleck_decode(engine->audio, &measure, &measuring, &latent, NULL, NULL, &wave);
-    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK) status = step_arena(engine, &step, measuring.peak, &latent);
     if (status == M2_OK)
-        status =
-            m2_oobleck_decode(engine->audio, golden_ops(run), &step, &latent, NULL, NULL, &wave);
+        status = m2_oobleck_decode(engine->audio, &engine->ops, &step, &latent, NULL, NULL, &wave);
     if (status == M2_OK) {
+        wave = e2e_fetch(run, engine, &wave);
         sound.shape[0] = m2_resample_length(wave.shape[0]);
         sound.data = golden_alloc(run, m2_tensor_bytes(&sound));
         status = m2_resample_stereo(wave.data, wave.shape[0], sound.data, sound.shape[0]);
@@ -260,7 +297,7 @@ m2_tensor e2e_sound(golden_run *run, const m2_engine *engine, const m2_tensor *a
         golden_result(run, 0, "sound", "%s", m2_last_error());
         sound.data = NULL;
     }
-    m2_arena_destroy(&step);
+    m2_device_arena_destroy(&engine->ops, &step);
     return sound;
 }
 
@@ -276,17 +313,19 @@ static m2_status encode(golden_run *run, const m2_engine *engine, const m2_text_
     M2_TRY(status);
     *features = m2_tensor_over(NULL, dtype, tokens.n, m2_text_encoder_config(encoder)->hidden_size);
     features->data = golden_alloc(run, m2_tensor_bytes(features));
+    m2_tensor placed = *features;
     m2_arena step = { 0 }, measuring;
     m2_ops measure;
-    m2_ops_init_measure(&measure);
+    init_measure(engine, &measure);
     m2_arena_init_measuring(&measuring, "step");
     status =
         m2_text_encoder_run(encoder, &measure, &measuring, NULL, tokens.n, features, NULL, NULL);
-    if (status == M2_OK) status = m2_arena_create(&step, "step", measuring.peak);
+    if (status == M2_OK) status = step_arena(engine, &step, measuring.peak, &placed);
     if (status == M2_OK)
-        status = m2_text_encoder_run(encoder, golden_ops(run), &step, tokens.id, tokens.n, features,
+        status = m2_text_encoder_run(encoder, &engine->ops, &step, tokens.id, tokens.n, &placed,
                                      NULL, NULL);
-    m2_arena_destroy(&step);
+    if (status == M2_OK) *features = e2e_fetch(run, engine, &placed);
+    m2_device_arena_destroy(&engine->ops, &step);
     m2_tokens_free(&tokens);
     return status;
 }
@@ -302,16 +341,17 @@ m2_tensor e2e_features(golden_run *run, const m2_engine *engine, const m2_model_
     m2_text_encoder_params_init(&params);
     params.dtype = dtype;
     m2_status status = m2_text_config_load(paths->text_config, &config);
-    if (status == M2_OK) status = m2_arena_create(&weights, "weights", (size_t)1 << 30);
     if (status == M2_OK)
-        status = m2_text_encoder_create(engine->text_ckpt, &config, golden_ops(run), &weights,
-                                        &params, &encoder);
+        status = m2_device_arena_create(&engine->ops, &weights, "weights", (size_t)1 << 30);
+    if (status == M2_OK)
+        status = m2_text_encoder_create(engine->text_ckpt, &config, &engine->ops, &weights, &params,
+                                        &encoder);
     if (status == M2_OK) status = encode(run, engine, encoder, prompt, dtype, &features);
     if (status != M2_OK) {
         golden_result(run, 0, paths->text, "%s", m2_last_error());
         features.data = NULL;
     }
     m2_text_encoder_destroy(encoder);
-    m2_arena_destroy(&weights);
+    m2_device_arena_destroy(&engine->ops, &weights);
     return features;
 }

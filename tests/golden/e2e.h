@@ -29,8 +29,11 @@ void e2e_end(e2e_case *it);
 /* Denoise; every "stepN..." entry of the file is judged as it comes by. */
 void e2e_denoise(e2e_case *it);
 
+/* A tensor of the engine on the host: itself, or a copy that lives until the run ends. */
+m2_tensor e2e_fetch(golden_run *run, const m2_engine *engine, const m2_tensor *tensor);
+
 /* Frames (u8 [n, H, W, 3]) and sound ([n, 2] f32, 44.1 kHz) of latents, by the decoders of `engine`;
- * memory of the run. `dtype` is that of the video decoder. */
+ * memory of the run.  Latents stand on the host.  `dtype` is that of the video decoder. */
 m2_tensor e2e_frames(golden_run *run, const m2_engine *engine, const m2_model_paths *paths,
                      const m2_tensor *video, m2_dtype dtype, m2_dtype frames_dtype);
 m2_tensor e2e_sound(golden_run *run, const m2_engine *engine, const m2_tensor *audio);

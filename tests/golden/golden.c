@@ -18,11 +18,6 @@ struct golden_file {
 /* A reference this far from its truth is no reference: the file was damaged. */
 #define REFERENCE_ERROR_MAX 0.7
 
-const m2_ops *golden_ops(const golden_run *run)
-{
-    return &run->ops;
-}
-
 void *golden_alloc(golden_run *run, size_t bytes)
 {
     if (run->n_blocks == run->room) {
@@ -42,6 +37,7 @@ void golden_run_free(golden_run *run)
 {
     for (int i = 0; i < run->n_blocks; i++) free(run->blocks[i]);
     free(run->blocks);
+    golden_close_backend(run);
     m2_pool_destroy(run->pool);
 }
 

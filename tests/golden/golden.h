@@ -22,8 +22,27 @@
 typedef struct golden_run golden_run;
 typedef struct golden_file golden_file;
 
-/* The operator table and pool under test (--isa, --threads). */
+/* ---- the backend under test (--backend, --isa, --threads) ---- */
+/* The table that networks run on; its tensors may stand on a device. */
 const m2_ops *golden_ops(const golden_run *run);
+/* The same operators for tensors of the host. */
+const m2_ops *golden_host_ops(const golden_run *run);
+/* Workers of the host. */
+m2_pool *golden_pool(const golden_run *run);
+/* "cpu", "cuda" ... as an engine takes it; NULL if an engine cannot be opened on it. */
+const char *golden_engine_backend(const golden_run *run);
+/* A table to plan with for golden_ops. */
+void golden_init_measure(const golden_run *run, m2_ops *measure);
+m2_status golden_arena(golden_run *run, m2_arena *arena, const char *name, size_t bytes);
+void golden_arena_free(golden_run *run, m2_arena *arena);
+/* A copy on the device until golden_free_copies; the tensor itself where that is the host. */
+m2_tensor golden_to_device(golden_run *run, const m2_tensor *host);
+void golden_free_copies(golden_run *run);
+/* A copy on the host until the run ends; the tensor itself where it stands there. A device that
+ * failed is a recorded failure. */
+m2_tensor golden_to_host(golden_run *run, const m2_tensor *device);
+/* A failure if the device, or an operator's mirror, found a fault. */
+void golden_check_device(golden_run *run);
 
 /* ---- files ---- */
 /* NULL after a recorded failure. `path` is copied. */

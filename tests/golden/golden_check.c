@@ -6,8 +6,6 @@
  */
 #include "golden_run.h"
 
-#include "backend/cpu/cpu.h"
-
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,11 +27,10 @@ static const struct {
     { "turbo", golden_check_turbo, NULL },
     { "audio", golden_check_audio, NULL },
     { "video", golden_check_video, NULL },
-#ifdef GOLDEN_WITH_MEDIA
     { "e2e", golden_check_e2e, NULL },
+#ifdef GOLDEN_WITH_MEDIA
     { "demo-e2e", golden_check_demo_e2e, NULL },
 #else
-    { "e2e", NULL, "needs a build with MAGI2_WITH_MEDIA" },
     { "demo-e2e", NULL, "needs a build with MAGI2_WITH_MEDIA" },
 #endif
     { "image", NULL, "reading pictures is not built yet" },
@@ -57,6 +54,8 @@ static void check_component(golden_run *run, int idx, const char *dir, const cha
     run->component = components[idx].name;
     if (components[idx].check) {
         components[idx].check(run, dir);
+        golden_check_device(run);
+        golden_free_copies(run);
         if (run->n_passed == passed && run->n_failed == failed && run->n_skipped == skipped)
             golden_result(run, 0, dir, "no case in this folder");
     } else {
@@ -96,29 +95,30 @@ static void check_dir(golden_run *run, const char *dir, const char *only)
 
 static void print_usage(void)
 {
-    printf("usage: golden_check [--backend cpu] [--isa ref|avx2|avx512] [--threads N]\n"
-           "                    [--only COMPONENT] [--json] DIR...\n");
+    printf("usage: golden_check [--backend cpu|cuda|musa|guarded] [--portable]\n"
+           "                    [--isa ref|avx2|avx512] [--threads N] [--only COMPONENT] [--json]\n"
+           "                    DIR...\n");
 }
 
 static int parse_and_run(golden_run *run, int argc, char **argv)
 {
     static const struct option options[] = {
-        { "backend", required_argument, NULL, 'b' },
-        { "isa", required_argument, NULL, 'i' },
-        { "threads", required_argument, NULL, 't' },
-        { "only", required_argument, NULL, 'o' },
-        { "json", no_argument, NULL, 'j' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        { "backend", required_argument, NULL, 'b' }, { "portable", no_argument, NULL, 'p' },
+        { "isa", required_argument, NULL, 'i' },     { "threads", required_argument, NULL, 't' },
+        { "only", required_argument, NULL, 'o' },    { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
     };
     m2_isa isa = M2_ISA_BEST;
+    const char *backend = "cpu";
+    int use_portable = 0;
     int n_threads = 0;
     const char *only = NULL;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         char *end = NULL;
-        if (c == 'b' && strcmp(optarg, "cpu") != 0) {
-            fprintf(stderr, "golden_check: --backend %s: this build has cpu alone\n", optarg);
-            return 2;
+        if (c == 'b') {
+            backend = optarg;
+        } else if (c == 'p') {
+            use_portable = 1;
         } else if (c == 'i' && !m2_isa_parse(optarg, &isa)) {
             fprintf(stderr, "golden_check: --isa %s: use ref, avx2 or avx512\n", optarg);
             return 2;
@@ -148,11 +148,13 @@ static int parse_and_run(golden_run *run, int argc, char **argv)
         print_usage();
         return 2;
     }
-    if (m2_pool_create(n_threads, &run->pool) != M2_OK ||
-        m2_ops_init_cpu(&run->ops, run->pool, isa) != M2_OK) {
+    m2_status status = m2_pool_create(n_threads, &run->pool);
+    if (status == M2_OK) status = golden_open_backend(run, backend, isa, use_portable);
+    if (status != M2_OK) {
         fprintf(stderr, "golden_check: %s\n", m2_last_error());
-        return 1;
+        return status == M2_ERR_UNSUPPORTED && strcmp(backend, "cpu") != 0 ? 2 : 1;
     }
+    if (run->gpu && !run->is_json) printf("%s\n", m2_gpu_banner(run->gpu));
     for (int i = optind; i < argc; i++) check_dir(run, argv[i], only);
     printf("%d passed, %d failed, %d skipped\n", run->n_passed, run->n_failed, run->n_skipped);
     return run->n_failed == 0 && run->n_passed > 0 ? 0 : 1;

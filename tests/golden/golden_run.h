@@ -4,8 +4,21 @@
 
 #include "golden.h"
 
+#include "support/guarded_device.h"
+#include "support/mirror_ops.h"
+
+#include "backend/cpu/cpu.h"
+#include "backend/gpu/gpu.h"
+
+#define GOLDEN_COPIES_MAX 256
+
 struct golden_run {
-    m2_ops ops;
+    m2_ops ops, host_ops;
+    m2_gpu *gpu;
+    m2_guarded *guarded;
+    m2_mirror *mirror;
+    void *copies[GOLDEN_COPIES_MAX]; /* on the device                      */
+    int n_copies;
     m2_pool *pool;
     int is_json;
     const char *component; /* now being checked                   */
@@ -14,6 +27,10 @@ struct golden_run {
     int n_blocks, room;
 };
 
+/* backend  "cpu", "guarded" (the CPU's operators behind memory that the host cannot touch), or a
+ *          vendor of GPUs */
+m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa, int use_portable);
+void golden_close_backend(golden_run *run);
 void golden_run_free(golden_run *run);
 
 #endif

@@ -13,6 +13,8 @@ typedef struct m2_guarded m2_guarded;
 
 /* `pool` is borrowed.  One at a time in a process. */
 m2_status m2_guarded_open(m2_pool *pool, m2_guarded **guarded_out);
+/* From now on the last value of an operator's first result is wrong: for tests of tests. */
+void m2_guarded_spoil(m2_guarded *guarded);
 void m2_guarded_close(m2_guarded *guarded);
 void m2_ops_init_guarded(m2_ops *ops, m2_guarded *guarded);
 
