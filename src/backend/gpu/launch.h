@@ -54,6 +54,7 @@ struct m2_gpu {
     int is_recording;
     gpuError_t error; /* first failure, and who had it */
     const char *error_op;
+    char error_text[96];
     char isa[32]; /* "sm_90" */
     char banner[384];
 };

@@ -13,6 +13,7 @@
 /* Algorithms are asked for with the row count of a 272p step, whatever comes. */
 #define REFERENCE_ROWS  29616
 #define WORKSPACE_BYTES ((size_t)32 << 20)
+#define ROW_ALIGN       16
 #define N_CHOICES       16
 #define N_PLANS_MAX     64
 
@@ -112,14 +113,21 @@ static int splits_k(const m2_gpu_blas *blas, const cublasLtMatmulAlgo_t *algo)
     return splits > 1 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
+/* What a row of y is a multiple of, 16 at most. */
+static uint32_t out_align(const m2_gpu_product *p)
+{
+    const size_t row = (size_t)p->out * m2_dtype_bytes(p->y_dtype);
+    uint32_t align = ROW_ALIGN;
+    while (row % align != 0) align /= 2;
+    return align;
+}
+
 /* Rows begin anywhere: the least alignment that a group's first row can have. */
 static int prefer(const m2_gpu_blas *blas, const m2_gpu_product *p,
                   cublasLtMatmulPreferenceOpaque_t *preference)
 {
     const size_t workspace = WORKSPACE_BYTES;
-    uint32_t x_align = 16, y_align = 16;
-    const size_t y_row = (size_t)p->out * m2_dtype_bytes(p->y_dtype);
-    while (y_align > 1 && y_row % y_align != 0) y_align /= 2;
+    const uint32_t x_align = ROW_ALIGN, y_align = out_align(p);
     static const cublasLtMatmulPreferenceAttributes_t inputs[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES
     };
@@ -148,7 +156,7 @@ static void choose(const m2_gpu_blas *blas, const m2_gpu_product *p, plan *made)
     int n = 0;
     made->is_usable = 0;
     /* Rows of odd length have no alignment that the matrix units could use. */
-    if ((size_t)p->k * m2_dtype_bytes(p->dtype) % 16 != 0) return;
+    if ((size_t)p->k * m2_dtype_bytes(p->dtype) % ROW_ALIGN != 0) return;
     if (!describe(blas, p, REFERENCE_ROWS, &it) || !prefer(blas, p, &preference)) return;
     if (blas->cublasLtMatmulAlgoGetHeuristic(blas->handle, &it.desc, &it.w, &it.x, &it.y, &it.y,
                                              &preference, N_CHOICES, results,
@@ -183,11 +191,18 @@ static const plan *plan_for(m2_gpu_blas *blas, const m2_gpu_product *p)
     return made;
 }
 
+/* So are all arrays of arenas, and rows of them. */
+static int is_aligned(const m2_gpu_product *p)
+{
+    return ((uintptr_t)p->x | (uintptr_t)p->w) % ROW_ALIGN == 0 &&
+           (uintptr_t)p->y % out_align(p) == 0;
+}
+
 int m2_gpu_blas_linear(m2_gpu *gpu, const m2_gpu_product *p)
 {
     m2_gpu_blas *blas = gpu->blas;
     const plan *chosen = plan_for(blas, p);
-    if (!chosen || !chosen->is_usable) return 0;
+    if (!chosen || !chosen->is_usable || !is_aligned(p)) return 0;
     problem it;
     const float one = 1.0f, zero = 0.0f;
     if (!describe(blas, p, p->n, &it)) return 0;
@@ -197,7 +212,10 @@ int m2_gpu_blas_linear(m2_gpu *gpu, const m2_gpu_product *p)
     if (status == CUBLAS_STATUS_SUCCESS) return 1;
     if (gpu->error == gpuSuccess) {
         gpu->error = cudaErrorUnknown;
-        gpu->error_op = "linear (cuBLASLt)";
+        snprintf(gpu->error_text, sizeof gpu->error_text,
+                 "linear (cuBLASLt status %d, %lld x %lld x %lld)", (int)status, (long long)p->n,
+                 (long long)p->k, (long long)p->out);
+        gpu->error_op = gpu->error_text;
     }
     return 1;
 }
