@@ -196,6 +196,7 @@ static void nan_weights_of_the_video_decoder_fail_the_run(void **state)
     const float nan_value = NAN;
     for (size_t at = bytes / 3 / 64 * 64; at < bytes * 2 / 3; at += 32768)
         memcpy(file + at, &nan_value, sizeof nan_value);
+    m2_test_zip_forget_sums(file, bytes);
     snprintf(path, sizeof path, "%s/checkpoint.ckpt", link);
     m2_test_write_file(path, file, bytes);
     free(file);
