@@ -1,10 +1,11 @@
 /* bench_conv.cu - the convolutions and what stands around them in the decoders: checked against sums in
  * float64, then timed at the shapes of the release.
  *
- *     bench_conv check | portable | video | audio [warm-up seconds]
+ *     bench_conv check | video | audio [warm-up seconds [portable]]
  *
- * portable checks the kernels that every vendor runs, check the best of this device; video times every convolution of one chunk of the video decoder (9 latent frames), 272p and 540p;
- * audio those of the audio decoder. */
+ * By the best kernels of this device, or by those that every vendor runs.  video times every
+ * convolution of one chunk of the video decoder (9 latent frames), 272p and 540p; audio those of the audio
+ * decoder. */
 #include "bench/gpu/bench_device.cuh"
 
 #define SAMPLED 20000 /* outputs of a case that are computed in float64 */
@@ -231,7 +232,7 @@ static void check_bits(bench_device *device, m2_dtype dtype)
     free_tensors(&part);
 }
 
-static void check_all(bench_device *device, int use_portable)
+static void check_all(bench_device *device)
 {
     static const conv_case cases[] = {
         { 1, 1, 1, 8, 16, { 1, 1, 1 }, 1, -1, M2_BF16, 0 },
@@ -260,7 +261,6 @@ static void check_all(bench_device *device, int use_portable)
         { 1, 1, 100, 128, 128, { 1, 1, 1 }, 1, -1, M2_F32, 1 },
         { 1, 1, 100, 128, 128, { 1, 1, 1 }, 1, -1, M2_F32, 2 },
     };
-    device->gpu.use_portable = use_portable;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(device, &cases[i]);
     check_bits(device, M2_BF16);
     check_bits(device, M2_F32);
@@ -372,8 +372,8 @@ int main(int argc, char **argv)
     const double warm_s = argc > 2 ? atof(argv[2]) : 0.05;
     bench_device device;
     bench_open(&device);
-    if (strcmp(what, "check") == 0 || strcmp(what, "portable") == 0)
-        check_all(&device, strcmp(what, "portable") == 0);
+    device.gpu.use_portable = argc > 3 && strcmp(argv[3], "portable") == 0;
+    if (strcmp(what, "check") == 0) check_all(&device);
     if (strcmp(what, "video") == 0) {
         time_video(&device, 16, 28, warm_s);
         time_video(&device, 32, 56, warm_s);

@@ -36,17 +36,32 @@ static __device__ __forceinline__ void simt_put(gpu_bf16 *x, int64_t i, float va
     x[i] = __float2bfloat16_rn(value);
 }
 
+/* Two values as bf16 in a word, the first in the low half.  Conversions in pairs run on the ordinary
+ * units of a multiprocessor, single ones on its few special ones. */
+static __device__ __forceinline__ unsigned int simt_bf16_pair(float low, float high)
+{
+    union {
+        gpu_bf162 pair;
+        unsigned int word;
+    } pack;
+    pack.pair = __float22bfloat162_rn(make_float2(low, high));
+    return pack.word;
+}
+
 static __device__ __forceinline__ float simt_round_bf16(float value)
 {
-    return __bfloat162float(__float2bfloat16_rn(value));
+    return __uint_as_float(simt_bf16_pair(0.0f, value));
 }
 
 /* `value` rounded to T. */
-template <typename T> static __device__ __forceinline__ float simt_round(float value)
+template <typename T> static __device__ __forceinline__ float simt_round(float value);
+template <> __device__ __forceinline__ float simt_round<float>(float value)
 {
-    T rounded;
-    simt_put(&rounded, 0, value);
-    return simt_get(&rounded, 0);
+    return value;
+}
+template <> __device__ __forceinline__ float simt_round<gpu_bf16>(float value)
+{
+    return simt_round_bf16(value);
 }
 
 /* A weight or a bias, whose type is known at run time only. */
@@ -94,13 +109,8 @@ static __device__ __forceinline__ void simt_put8(float *x, int64_t i, const floa
 
 static __device__ __forceinline__ void simt_put8(gpu_bf16 *x, int64_t i, const float in[8])
 {
-    union {
-        gpu_bf16 values[8];
-        uint4 raw;
-    } pack;
-#pragma unroll
-    for (int j = 0; j < 8; j++) pack.values[j] = __float2bfloat16_rn(in[j]);
-    *(uint4 *)(x + i) = pack.raw;
+    *(uint4 *)(x + i) = make_uint4(simt_bf16_pair(in[0], in[1]), simt_bf16_pair(in[2], in[3]),
+                                   simt_bf16_pair(in[4], in[5]), simt_bf16_pair(in[6], in[7]));
 }
 
 /* Up to eight values from i on: all of them in one load where IS_WIDE, else the first n, one by one. */

@@ -29,12 +29,12 @@ typedef union conv_bf16_shared {
 typedef gpu_wmma::fragment<gpu_wmma::accumulator, 16, 16, 16, float> conv_sums;
 
 static __device__ __forceinline__ void conv_bf16_store(conv_bf16_stage *stage,
-                                                       const conv_share &share)
+                                                       const conv_share<1> &share)
 {
     const int r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * CONV_PACK(gpu_bf16);
     *(uint4 *)&stage->a[r][k] = share.a[0];
     *(uint4 *)&stage->a[r + 64][k] = share.a[1];
-    *(uint4 *)&stage->b[r][k] = share.b;
+    *(uint4 *)&stage->b[r][k] = share.b[0];
 }
 
 /* Eight warps, four by two: 32 x 32 sums each. */
@@ -95,15 +95,15 @@ static __global__ void __launch_bounds__(CONV_THREADS)
     const int column = column0 + (int)threadIdx.x / 4;
     conv_sums sums[2][2];
     conv_at at = {};
-    conv_share share;
+    conv_share<1> share;
 
     for (int i = 0; i < 4; i++) gpu_wmma::fill_fragment(sums[i / 2][i % 2], 0.0f);
-    conv_share_load<IS_WIDE>(&share, rows, data, places, is_row, column, at);
+    conv_share_load<IS_WIDE, 1>(&share, rows, data, places, is_row, column, at);
     conv_bf16_store(&shared.stages[0], share);
     __syncthreads();
     for (int stage = 0; at.tap < rows.n_taps; stage++) {
         conv_next<gpu_bf16>(&at, rows, data.c_in);
-        conv_share_load<IS_WIDE>(&share, rows, data, places, is_row, column, at);
+        conv_share_load<IS_WIDE, 1>(&share, rows, data, places, is_row, column, at);
         conv_bf16_products(&shared.stages[stage % 2], sums);
         conv_bf16_store(&shared.stages[(stage + 1) % 2], share);
         __syncthreads();
@@ -117,7 +117,7 @@ static void conv_bf16(struct m2_gpu *gpu, const conv_rows &rows, const conv_data
     const int is_wide = data.c_in % CONV_PACK(gpu_bf16) == 0 && bits % 16 == 0;
     SIMT_BY_WIDTH(is_wide, WIDE, {
         conv_bf16_kernel<WIDE>
-            <<<conv_blocks(rows.n_rows, data.c_out), CONV_THREADS, 0, gpu->stream>>>(rows, data);
+            <<<conv_blocks(rows.n_rows, data.c_out, 1), CONV_THREADS, 0, gpu->stream>>>(rows, data);
     });
 }
 

@@ -3,7 +3,7 @@
  *
  * Rows of the product are output samples, columns output channels; K runs over the taps and, inside a
  * tap, over the channels in stages of 64 bytes (16 f32 or 32 bf16), zeros past the last channel.
- * A tile has 128 rows and 64 columns and is the work of 256 threads: four neighbours bring one
+ * A tile has 128 rows and 64 or 128 columns and is the work of 256 threads: four neighbours bring one
  * row of a stage, 16 bytes each.
  */
 #ifndef M2_BACKEND_GPU_KERNELS_SIMT_CONV_TILE_CUH
@@ -12,7 +12,7 @@
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 #define CONV_ROWS    128
-#define CONV_COLUMNS 64
+#define CONV_COLUMNS 64 /* and twice as many where UNITS is 2 */
 #define CONV_THREADS 256
 
 /* Values of T in 16 bytes, and in a stage of K. */
@@ -140,15 +140,15 @@ static __device__ __forceinline__ uint4 conv_fetch(const T *from, int channel, i
     return raw;
 }
 
-/* One thread's share of a stage, on its way to shared memory: rows r and r + 64 of the samples and
- * column r of the weights, r = thread / 4. */
-struct conv_share {
-    uint4 a[2], b;
+/* One thread's share of a stage, on its way to shared memory: rows r and r + 64 of the samples and of
+ * the weights, r = thread / 4. */
+template <int UNITS> struct conv_share {
+    uint4 a[2], b[UNITS];
 };
 
-template <int IS_WIDE, typename T, typename ROWS>
+template <int IS_WIDE, int UNITS, typename T, typename ROWS>
 static __device__ __forceinline__ void
-conv_share_load(conv_share *share, const ROWS &rows, const conv_data<T> &data,
+conv_share_load(conv_share<UNITS> *share, const ROWS &rows, const conv_data<T> &data,
                 const typename ROWS::place (&places)[2], const bool (&is_row)[2], int column,
                 const conv_at &at)
 {
@@ -160,15 +160,19 @@ conv_share_load(conv_share *share, const ROWS &rows, const conv_data<T> &data,
         share->a[i] = conv_fetch<IS_WIDE>(data.x + (sample < 0 ? 0 : sample) * data.c_in, channel,
                                           data.c_in, sample >= 0);
     }
-    const bool is_weight = is_tap && column < data.c_out;
-    const int64_t w_row = is_weight ? (int64_t)rows.weight_tap(at.tap) * data.c_out + column : 0;
-    share->b = conv_fetch<IS_WIDE>(data.w + w_row * data.c_in, channel, data.c_in, is_weight);
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+        const int o = column + i * 64;
+        const bool is_weight = is_tap && o < data.c_out;
+        const int64_t row = is_weight ? (int64_t)rows.weight_tap(at.tap) * data.c_out + o : 0;
+        share->b[i] = conv_fetch<IS_WIDE>(data.w + row * data.c_in, channel, data.c_in, is_weight);
+    }
 }
 
 /* Blocks in one line: the column tiles of the same rows stand together, as they read the same samples. */
-static inline unsigned int conv_blocks(int64_t n_rows, int64_t c_out)
+static inline unsigned int conv_blocks(int64_t n_rows, int64_t c_out, int units)
 {
-    return simt_blocks(n_rows, CONV_ROWS) * simt_blocks(c_out, CONV_COLUMNS);
+    return simt_blocks(n_rows, CONV_ROWS) * simt_blocks(c_out, CONV_COLUMNS * units);
 }
 
 #endif

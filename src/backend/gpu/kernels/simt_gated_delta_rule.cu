@@ -96,35 +96,73 @@ template <int PARTS> struct delta_tile {
 
 /* One thread's share of a tile, on its way from memory. */
 template <int PARTS> struct delta_share {
-    static constexpr int KEYS = TOKENS * PART * PARTS / THREADS;
-    float k[KEYS], q[KEYS], v, gate;
+    static constexpr int WIDE = TOKENS * PART * PARTS / THREADS / 4;
+    float4 k[WIDE], q[WIDE];
+    float v, gate;
 };
 
-template <typename T, int PARTS>
-static __device__ __forceinline__ void
-share_load(delta_share<PARTS> *share, const delta_run<T> &run, int head, int column0, int first)
+/* Where a thread finds its shares: pointers to that of the first token. */
+template <typename T> struct delta_source {
+    const float *k, *q, *gate;
+    const T *v;
+    int64_t v_step; /* from token to token */
+    int v_token, gate_token;
+};
+
+template <typename T>
+static __device__ __forceinline__ delta_source<T> source_of(const delta_run<T> &run, int head,
+                                                            int column0)
 {
     const int tid = (int)threadIdx.x, key_head = head / (run.n_value / run.n_key);
-#pragma unroll
-    for (int i = 0; i < delta_share<PARTS>::KEYS; i++) {
-        const int at = i * THREADS + tid, t = first + at / (PART * PARTS),
-                  key = at % (PART * PARTS);
-        const bool is_inside = t < run.n && key < run.dk;
-        const int64_t from = ((int64_t)key_head * run.n + t) * run.dk + key;
-        share->k[i] = is_inside ? run.k[from] : 0.0f;
-        share->q[i] = is_inside ? run.q[from] : 0.0f;
-    }
-    const int t = first + tid / COLUMNS, column = column0 + tid % COLUMNS;
+    const int column = column0 + tid % COLUMNS;
     const int64_t keys = 2 * (int64_t)run.n_key * run.dk;
-    const int64_t width = keys + (int64_t)run.n_value * run.dv;
-    share->v = t < run.n && column < run.dv
-                   ? simt_get(run.qkv, t * width + keys + (int64_t)head * run.dv + column)
-                   : 0.0f;
+    delta_source<T> source;
+    source.k = run.k + (int64_t)key_head * run.n * run.dk;
+    source.q = run.q + (int64_t)key_head * run.n * run.dk;
+    source.v_step = keys + (int64_t)run.n_value * run.dv;
+    source.v_token = column < run.dv ? tid / COLUMNS : run.n; /* n: nothing to fetch */
+    source.v = run.qkv + (tid / COLUMNS) * source.v_step + keys + (int64_t)head * run.dv +
+               (column < run.dv ? column : 0);
     /* Three rows of TOKENS threads fetch the three gates. */
-    const int gate = tid / TOKENS, gate_t = first + tid % TOKENS;
+    const int gate = tid / TOKENS;
     const float *gates = gate == 0 ? run.decay : gate == 1 ? run.beta : run.qk;
-    const int gate_head = gate == 2 ? key_head : head;
-    share->gate = gate < 3 && gate_t < run.n ? gates[(int64_t)gate_head * run.n + gate_t] : 0.0f;
+    source.gate_token = gate < 3 ? tid % TOKENS : run.n;
+    source.gate = gates + (int64_t)(gate == 2 ? key_head : head) * run.n + tid % TOKENS;
+    return source;
+}
+
+/* Four keys of the token at `idx` of the head's [n, dk], zeros past dk and past the last token.
+ * IS_WHOLE: dk is PART * PARTS, so that rows follow each other without a gap. */
+template <int PARTS, int IS_WHOLE>
+static __device__ __forceinline__ float4 keys_load(const float *from, int first, int idx, int n,
+                                                   int dk)
+{
+    float4 keys = make_float4(0, 0, 0, 0);
+    const int t = first + idx / (PART * PARTS), key = idx % (PART * PARTS);
+    if (IS_WHOLE) {
+        if (t < n) keys = *(const float4 *)(from + (int64_t)first * (PART * PARTS) + idx);
+    } else if (t < n) {
+        const float *row = from + (int64_t)t * dk;
+        keys.x = key < dk ? row[key] : 0.0f;
+        keys.y = key + 1 < dk ? row[key + 1] : 0.0f;
+        keys.z = key + 2 < dk ? row[key + 2] : 0.0f;
+        keys.w = key + 3 < dk ? row[key + 3] : 0.0f;
+    }
+    return keys;
+}
+
+template <typename T, int PARTS, int IS_WHOLE>
+static __device__ __forceinline__ void
+share_load(delta_share<PARTS> *share, const delta_source<T> &source, int first, int n, int dk)
+{
+#pragma unroll
+    for (int i = 0; i < delta_share<PARTS>::WIDE; i++) {
+        const int idx = (i * THREADS + (int)threadIdx.x) * 4;
+        share->k[i] = keys_load<PARTS, IS_WHOLE>(source.k, first, idx, n, dk);
+        share->q[i] = keys_load<PARTS, IS_WHOLE>(source.q, first, idx, n, dk);
+    }
+    share->v = first + source.v_token < n ? simt_get(source.v, first * source.v_step) : 0.0f;
+    share->gate = first + source.gate_token < n ? source.gate[first] : 0.0f;
 }
 
 template <int PARTS>
@@ -133,10 +171,10 @@ static __device__ __forceinline__ void share_store(const delta_share<PARTS> &sha
 {
     const int tid = (int)threadIdx.x, gate = tid / TOKENS;
 #pragma unroll
-    for (int i = 0; i < delta_share<PARTS>::KEYS; i++) {
-        const int at = i * THREADS + tid;
-        tile->k[at / (PART * PARTS)][at % (PART * PARTS)] = share.k[i];
-        tile->q[at / (PART * PARTS)][at % (PART * PARTS)] = share.q[i];
+    for (int i = 0; i < delta_share<PARTS>::WIDE; i++) {
+        const int idx = (i * THREADS + tid) * 4;
+        *(float4 *)(&tile->k[0][0] + idx) = share.k[i];
+        *(float4 *)(&tile->q[0][0] + idx) = share.q[i];
     }
     tile->v[tid / COLUMNS][tid % COLUMNS] = share.v;
     if (gate == 0) tile->decay[tid % TOKENS] = share.gate;
@@ -194,30 +232,33 @@ state_step(float (&state)[2][4 * PARTS], delta_tile<PARTS> *tile, int token, int
             fmaf(tile->qk[token], mine ? steps[1] : steps[0], decay * sum);
 }
 
-template <typename T, int PARTS>
+template <typename T, int PARTS, int IS_WHOLE>
 static __global__ void __launch_bounds__(THREADS) recurrence(delta_run<T> run)
 {
     __shared__ __align__(16) delta_tile<PARTS> tile;
     const int tid = (int)threadIdx.x, lane = tid % LANES, column = tid / LANES * 2;
     const int head = (int)blockIdx.y, column0 = (int)blockIdx.x * COLUMNS;
+    const delta_source<T> source = source_of(run, head, column0);
+    const bool is_column = column0 + tid % COLUMNS < run.dv;
+    T *to =
+        run.o + ((int64_t)(tid / COLUMNS) * run.n_value + head) * run.dv + column0 + tid % COLUMNS;
     float state[2][4 * PARTS];
     delta_share<PARTS> share;
 #pragma unroll
     for (int i = 0; i < 4 * PARTS; i++) state[0][i] = state[1][i] = 0.0f;
-    share_load<T, PARTS>(&share, run, head, column0, 0);
+    share_load<T, PARTS, IS_WHOLE>(&share, source, 0, run.n, run.dk);
     for (int first = 0; first < run.n; first += TOKENS) {
         share_store<PARTS>(share, &tile);
         __syncthreads();
-        share_load<T, PARTS>(&share, run, head, column0, first + TOKENS);
+        share_load<T, PARTS, IS_WHOLE>(&share, source, first + TOKENS, run.n, run.dk);
         /* Tokens past the last one are zeros: they change nothing that is used. */
 #pragma unroll 4
         for (int token = 0; token < TOKENS; token++)
             state_step<PARTS>(state, &tile, token, lane, column);
         __syncthreads();
-        const int t = first + tid / COLUMNS, to = column0 + tid % COLUMNS;
-        if (t < run.n && to < run.dv)
-            simt_put(run.o, ((int64_t)t * run.n_value + head) * run.dv + to,
-                     tile.o[tid / COLUMNS][tid % COLUMNS]);
+        if (is_column && first + tid / COLUMNS < run.n)
+            simt_put(to, 0, tile.o[tid / COLUMNS][tid % COLUMNS]);
+        to += (int64_t)TOKENS * run.n_value * run.dv;
     }
 }
 
@@ -248,15 +289,23 @@ template <typename T> static __global__ void recurrence_wide(delta_run<T> run)
     }
 }
 
-template <typename T> static void run_recurrence(struct m2_gpu *gpu, const delta_run<T> &run)
+template <typename T, int PARTS>
+static void launch_recurrence(struct m2_gpu *gpu, const delta_run<T> &run)
 {
     const dim3 grid(simt_blocks(run.dv, COLUMNS), (unsigned int)run.n_value);
+    const int is_whole = run.dk == PART * PARTS && (uintptr_t)run.q % 16 == 0;
+    SIMT_BY_WIDTH(is_whole, WHOLE,
+                  { recurrence<T, PARTS, WHOLE><<<grid, THREADS, 0, gpu->stream>>>(run); });
+}
+
+template <typename T> static void run_recurrence(struct m2_gpu *gpu, const delta_run<T> &run)
+{
     if (run.dk <= PART)
-        recurrence<T, 1><<<grid, THREADS, 0, gpu->stream>>>(run);
+        launch_recurrence<T, 1>(gpu, run);
     else if (run.dk <= 2 * PART)
-        recurrence<T, 2><<<grid, THREADS, 0, gpu->stream>>>(run);
+        launch_recurrence<T, 2>(gpu, run);
     else if (run.dk <= 4 * PART)
-        recurrence<T, 4><<<grid, THREADS, 0, gpu->stream>>>(run);
+        launch_recurrence<T, 4>(gpu, run);
     else
         recurrence_wide<T>
             <<<dim3((unsigned int)run.dv, (unsigned int)run.n_value), SIMT_WARP, 0, gpu->stream>>>(

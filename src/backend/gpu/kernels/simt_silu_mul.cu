@@ -1,5 +1,5 @@
 /* simt_silu_mul.cu - y = round(round(silu(gate)) * up), eight elements a thread. */
-#include "backend/gpu/kernels/simt_common.cuh"
+#include "backend/gpu/kernels/simt_parts.cuh"
 
 template <typename T, int IS_WIDE>
 static __global__ void silu_mul_kernel(const T *gate, const T *up, T *y, int64_t n)
@@ -11,7 +11,8 @@ static __global__ void silu_mul_kernel(const T *gate, const T *up, T *y, int64_t
     simt_get_some<IS_WIDE>(gate, i, left, a);
     simt_get_some<IS_WIDE>(up, i, left, b);
 #pragma unroll
-    for (int j = 0; j < SIMT_VECTOR; j++) a[j] = __fmul_rn(simt_round<T>(simt_silu(a[j])), b[j]);
+    for (int j = 0; j < SIMT_VECTOR; j++)
+        a[j] = __fmul_rn(simt_round<T>(simt_silu_to<T>(a[j])), b[j]);
     simt_put_some<IS_WIDE>(y, i, left, a);
 }
 

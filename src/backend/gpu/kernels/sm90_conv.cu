@@ -17,10 +17,8 @@
  * Limits   c_in a multiple of 8, margins that fit shared memory; others go to simt_conv.cu
  * Numerics f32 accumulators, bias added in f32, one rounding to bf16
  * Twin     backend/gpu/kernels/simt_conv.cu */
-#include <assert.h>
-
+#include "backend/gpu/kernels/simt_common.cuh"
 #include "backend/gpu/kernels/sm90_ptx.cuh"
-#include "backend/gpu/launch.h"
 #include "backend/gpu/sm90_tensor_map.h"
 
 #define K_STAGE      64 /* channels of a box: rows of 128 bytes */
@@ -44,8 +42,7 @@ typedef struct conv_plan {
     int box_step, n_boxes;                   /* bytes from one to the next, boxes in the ring */
     int n_x, n_y, n_columns;                 /* tiles along W, H and the output channels */
     int n_tiles;
-    const void *bias;
-    int is_bias_bf16;
+    simt_any bias;
     gpu_bf16 *y;
 } conv_plan;
 
@@ -135,15 +132,7 @@ static __device__ __forceinline__ void produce(const conv_plan &plan, const CUte
 
 static __device__ __forceinline__ float bias_at(const conv_plan &plan, int column)
 {
-    if (!plan.bias || column >= plan.c_out) return 0.0f;
-    return plan.is_bias_bf16 ? __bfloat162float(((const gpu_bf16 *)plan.bias)[column])
-                             : ((const float *)plan.bias)[column];
-}
-
-static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
-{
-    return (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(low)) |
-           (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(high)) << 16;
+    return plan.bias.data && column < plan.c_out ? simt_any_get(plan.bias, column) : 0.0f;
 }
 
 /* One row, 16 columns from two neighbouring groups of 8.  A quad of lanes holds columns 2 q,
@@ -194,8 +183,8 @@ static __device__ __forceinline__ void store_square(const conv_plan &plan, int t
                 for (int j = 0; j < 4; j++)
                     v[j] = sums[4 * (i + j / 2) + 2 * half + j % 2] + bias[j];
                 if (is_whole) {
-                    store_sector(to[half] + group, is_row[half], bf16_pair(v[0], v[1]),
-                                 bf16_pair(v[2], v[3]));
+                    store_sector(to[half] + group, is_row[half], simt_bf16_pair(v[0], v[1]),
+                                 simt_bf16_pair(v[2], v[3]));
                 } else {
                     store_some(plan, to[half], column, is_row[half], v);
                     store_some(plan, to[half], column + 8, is_row[half], v + 2);
@@ -216,9 +205,6 @@ static __device__ __forceinline__ int square_y(const conv_plan &plan, int i)
     return (i >> plan.squares_log2) * SIDE;
 }
 
-#ifndef VARIANT_BASE
-#define VARIANT_BASE 0
-#endif
 /* Products of 64 channels of one tap: a[i] is the first row of square i, b the slice of w. */
 template <int N>
 static __device__ __forceinline__ void multiply(float (&sums)[SQUARES][N / 2],
@@ -231,8 +217,7 @@ static __device__ __forceinline__ void multiply(float (&sums)[SQUARES][N / 2],
     for (int step = 0; step < K_STAGE / 16; step++)
 #pragma unroll
         for (int i = 0; i < SQUARES; i++)
-            sm90_wgmma_ss<0>(sums[i], sm90_desc(a[i] + 32 * step, 0),
-                             a_high | (VARIANT_BASE ? ((a[i] >> 7) & 7) << 17 : 0),
+            sm90_wgmma_ss<0>(sums[i], sm90_desc(a[i] + 32 * step, 0), a_high,
                              sm90_desc(b + 32 * step, 0), B_HIGH, is_adding || step > 0);
     sm90_wgmma_commit();
 }
@@ -320,50 +305,66 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* The box of outputs that wastes the least at this W and H; the squarer one of equals. */
-static void choose_box(conv_plan *plan)
+/* The boxes of outputs, the squarer one first: it has the smaller margin. */
+static const int box_widths_log2[] = { 4, 3, 5 }; /* 16 x 16, 8 x 32, 32 x 8 */
+
+#define N_BOXES (int)(sizeof box_widths_log2 / sizeof *box_widths_log2)
+
+/* Width and height of a box with its margin, in samples. */
+static void box_sides(const conv_plan *plan, int i, int *pitch_out, int *lines_out)
 {
-    static const int order[] = { 1, 0, 2 }; /* 16 x 16, 8 x 32, 32 x 8 */
+    *pitch_out = (1 << box_widths_log2[i]) + (plan->kw - 1) * plan->dilation;
+    *lines_out = (ROWS >> box_widths_log2[i]) + plan->kh - 1;
+}
+
+/* Whether two of any box fit: what runs a convolution must not depend on H and W. */
+static int boxes_fit(const conv_plan *plan, int room)
+{
+    for (int i = 0; i < N_BOXES; i++) {
+        int pitch, lines;
+        box_sides(plan, i, &pitch, &lines);
+        if (pitch > 256 || lines > 256 || 2 * (pitch * lines * ROW_BYTES + 1023) > room) return 0;
+    }
+    return 1;
+}
+
+/* The box that wastes the least at this W and H, and the ring of boxes. */
+static void choose_box(conv_plan *plan, int room, int *lines_out)
+{
     int64_t best = INT64_MAX;
-    for (int i = 0; i < 3; i++) {
-        const int width = SIDE << order[i], height = ROWS / width;
+    for (int i = 0; i < N_BOXES; i++) {
+        const int width = 1 << box_widths_log2[i], height = ROWS / width;
         const int64_t n_x = (plan->width + width - 1) / width;
         const int64_t n_y = (plan->height + height - 1) / height;
         if (n_x * n_y >= best) continue;
         best = n_x * n_y;
         plan->box_width = width;
         plan->box_height = height;
-        plan->squares_log2 = order[i];
+        plan->squares_log2 = box_widths_log2[i] - 3;
         plan->n_x = (int)n_x;
         plan->n_y = (int)n_y;
+        box_sides(plan, i, &plan->pitch, lines_out);
     }
+    plan->box_bytes = *lines_out * plan->pitch * ROW_BYTES;
+    plan->box_step = (plan->box_bytes + 1023) / 1024 * 1024;
+    plan->n_boxes = room / plan->box_step < BOXES_MAX ? room / plan->box_step : BOXES_MAX;
 }
 
 template <int N> static int launch(struct m2_gpu *gpu, const m2_conv_args *args, conv_plan plan)
 {
-    static bool is_set;
-    CUtensorMap x_map, w_map;
-    choose_box(&plan);
-    plan.pitch = plan.box_width + (plan.kw - 1) * plan.dilation;
-    const int lines = plan.box_height + plan.kh - 1;
-    const int x_box[4] = { 1, lines, plan.pitch, K_STAGE }, w_box[3] = { 1, N, K_STAGE };
-    plan.box_bytes = lines * plan.pitch * ROW_BYTES;
-    plan.box_step = (plan.box_bytes + 1023) / 1024 * 1024;
     const int room = SHARED_BYTES - 1024 - conv_ring<N>::STAGES * conv_ring<N>::BYTES;
-    plan.n_boxes = room / plan.box_step < BOXES_MAX ? room / plan.box_step : BOXES_MAX;
+    CUtensorMap x_map, w_map;
+    int lines = 0;
+    if (gpu->smem_max < SHARED_BYTES || !boxes_fit(&plan, room)) return 0;
+    choose_box(&plan, room, &lines);
     plan.n_columns = (plan.c_out + N - 1) / N;
     const int64_t n_tiles = (int64_t)plan.n_x * plan.n_y * plan.frames * plan.n_columns;
-    if (plan.pitch > 256 || lines > 256 || plan.n_boxes < 2 || n_tiles > INT32_MAX ||
-        gpu->smem_max < SHARED_BYTES)
-        return 0;
-    plan.n_tiles = (int)n_tiles;
-    if (!m2_sm90_map_bf16(&x_map, args->x->data, 4, args->x->shape, x_box) ||
+    const int x_box[4] = { 1, lines, plan.pitch, K_STAGE }, w_box[3] = { 1, N, K_STAGE };
+    if (n_tiles > INT32_MAX || !m2_sm90_map_bf16(&x_map, args->x->data, 4, args->x->shape, x_box) ||
         !m2_sm90_map_bf16(&w_map, args->w->data, 3, args->w->shape, w_box))
         return 0;
-    if (!is_set)
-        gpuFuncSetAttribute(conv_kernel<N>, gpuFuncAttributeMaxDynamicSharedMemorySize,
-                            SHARED_BYTES);
-    is_set = true;
+    plan.n_tiles = (int)n_tiles;
+    gpuFuncSetAttribute(conv_kernel<N>, gpuFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     const int n_blocks = plan.n_tiles < gpu->n_mps ? plan.n_tiles : gpu->n_mps;
     conv_kernel<N><<<n_blocks, THREADS, SHARED_BYTES, gpu->stream>>>(x_map, w_map, plan);
     m2_gpu_launched(gpu, "conv");
@@ -387,8 +388,7 @@ extern "C" int m2_sm90_conv(struct m2_gpu *gpu, const m2_conv_args *args)
     plan.pad_left = args->pad_left >= 0 ? args->pad_left : (plan.kw - 1) * args->dilation / 2;
     plan.c_out = (int)c_out;
     plan.n_slices = (int)((shape[3] + K_STAGE - 1) / K_STAGE);
-    plan.bias = args->bias ? args->bias->data : 0;
-    plan.is_bias_bf16 = args->bias && args->bias->dtype == M2_BF16;
+    plan.bias = simt_any_of(args->bias);
     plan.y = (gpu_bf16 *)args->y->data;
     return c_out <= 64 ? launch<64>(gpu, args, plan) : launch<128>(gpu, args, plan);
 }
