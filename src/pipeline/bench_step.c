@@ -90,7 +90,6 @@ static m2_status check_host_memory(const m2_bench *bench, size_t weights_bytes)
 
 static m2_status count_need(m2_bench *bench)
 {
-    static const int64_t text_len[M2_BRANCHES] = { M2_NEED_PROMPT_TOKENS, M2_NEED_NEGATIVE_TOKENS };
     const m2_engine *engine = bench->engine;
     m2_preview *shapes = NULL;
     if (bench->is_synthetic)
@@ -98,7 +97,7 @@ static m2_status count_need(m2_bench *bench)
                                       &shapes));
     const m2_status status =
         m2_step_need_count(shapes ? shapes : engine->preview, &engine->config, &bench->settings,
-                           text_len, engine->ops.device_api, &bench->need);
+                           m2_need_text_len, engine->ops.device_api, &bench->need);
     m2_preview_close(shapes);
     return status;
 }
@@ -131,10 +130,9 @@ static m2_status take_memory(m2_bench *bench, const magi2_params *params)
 
 static m2_status lay_out(m2_bench *bench)
 {
-    static const int64_t text_len[M2_BRANCHES] = { M2_NEED_PROMPT_TOKENS, M2_NEED_NEGATIVE_TOKENS };
     m2_engine *engine = bench->engine;
     m2_step_inputs_make(&bench->inputs, &bench->request_arena, &engine->config, &bench->settings,
-                        text_len);
+                        m2_need_text_len);
     for (int i = 0; i < M2_BRANCHES; i++)
         M2_TRY(m2_fill_normals(&engine->ops, SEED + 1 + (unsigned)i, &bench->inputs.features[i]));
     M2_TRY(m2_profile_open(&bench->profile, &engine->ops, bench->need.n_calls));

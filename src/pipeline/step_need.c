@@ -2,6 +2,8 @@
 
 #include "backend/profile.h"
 
+const int64_t m2_need_text_len[M2_BRANCHES] = { M2_NEED_PROMPT_TOKENS, M2_NEED_NEGATIVE_TOKENS };
+
 void m2_step_inputs_make(m2_step_inputs *inputs, m2_arena *arena, const m2_model_config *config,
                          const m2_settings *settings, const int64_t text_len[M2_BRANCHES])
 {

@@ -11,6 +11,7 @@
 /* Tokens of a short prompt, and of the released negative prompt. */
 #define M2_NEED_PROMPT_TOKENS   15
 #define M2_NEED_NEGATIVE_TOKENS 429
+extern const int64_t m2_need_text_len[M2_BRANCHES];
 
 typedef struct m2_step_inputs {
     m2_preview_shape shape;
