@@ -21,6 +21,7 @@
  */
 #include "backend/gpu/kernels/simt_mhc.cuh"
 #include "backend/gpu/kernels/sm90_ptx.cuh"
+#include "backend/gpu/sm90_tensor_map.h"
 
 #include <assert.h>
 
@@ -45,12 +46,16 @@
 #define OUT             MHC_COEFFICIENTS
 #define M_TILES         (PLANES * OUT / 16)
 #define FRAGMENTS       (RANKS * MMA_WARPS * STEPS * M_TILES * 32) /* of a group, 16 bytes each  */
-#define ROW_PITCH       (2 * COLUMNS + 64) /* bytes: rows of two tokens then differ in their banks */
-#define STAGE_BYTES     (M2_STREAMS * TOKENS * ROW_PITCH)
-#define N_STAGES        7
-#define N_PARTS         4
-#define VALUES          (OUT + 1) /* the last: sum of squares */
-#define PART_FLOATS     (VALUES * TOKENS)
+/* A stage: boxes of 64 columns, a row for each (token, stream), its 16-byte pieces swizzled. */
+#define BOX_COLUMNS 64
+#define BOXES       (COLUMNS / BOX_COLUMNS)
+#define BOX_ROWS    (TOKENS * M2_STREAMS)
+#define BOX_BYTES   (BOX_ROWS * BOX_COLUMNS * 2)
+#define STAGE_BYTES (BOXES * BOX_BYTES)
+#define N_STAGES    7
+#define N_PARTS     4
+#define VALUES      (OUT + 1) /* the last: sum of squares */
+#define PART_FLOATS (VALUES * TOKENS)
 /* What a block gets for a tile: what makes h_pre for all tokens, the rest for one. */
 #define PART_BYTES  (4 * RANKS * ((M2_STREAMS + 1) * TOKENS + OUT - M2_STREAMS))
 #define DEVICES_MAX 64
@@ -80,8 +85,8 @@ typedef struct open_groups {
 } open_groups;
 
 typedef struct open_work {
-    const gpu_bf16 *s;
-    const uint4 *phi; /* [n_groups][FRAGMENTS] */
+    CUtensorMap streams; /* of s, as rows of WIDTH */
+    const uint4 *phi;    /* [n_groups][FRAGMENTS] */
     const float *alpha_pre, *bias_pre;
     float ms, eps;
     float *c; /* [n, OUT] */
@@ -165,21 +170,28 @@ static __device__ __forceinline__ void arrive_warp(uint64_t *bar)
     if (threadIdx.x % 32 == 0) sm90_bar_arrive(sm90_smem(bar));
 }
 
-/* By one warp: lane 8 stream + token fetches a row.  Past the end the last row comes again. */
+/* Where eight columns of a row lie in a stage. */
+static __device__ __forceinline__ int place_of(int token, int stream, int column)
+{
+    const int row = token * M2_STREAMS + stream, piece = column % BOX_COLUMNS / 8;
+    return column / BOX_COLUMNS * BOX_BYTES + row * (BOX_COLUMNS * 2) + (piece ^ row % 8) * 16;
+}
+
+/* By one warp.  Past the end of a group come rows of the next, past the last zeros: harmless. */
 static __device__ __forceinline__ void fetch(const open_work &work, open_smem *smem, int tile,
                                              int stage, int rank)
 {
-    const int lane = threadIdx.x % 32, stream = lane / TOKENS, token = lane % TOKENS;
+    const int lane = threadIdx.x % 32;
     const open_tile at = tile_of(work.groups, tile);
-    const int64_t row = at.row + (token < at.n_rows ? token : at.n_rows - 1);
     const uint32_t bar = sm90_smem(&smem->full[stage]);
     if (lane == 0) {
         smem->tiles[stage] = at;
-        sm90_bar_arrive_expect(bar, M2_STREAMS * TOKENS * 2 * COLUMNS);
+        sm90_bar_arrive_expect(bar, STAGE_BYTES);
     }
     __syncwarp();
-    sm90_load_row(sm90_smem(smem->stages[stage]) + lane * ROW_PITCH,
-                  work.s + (row * M2_STREAMS + stream) * WIDTH + rank * COLUMNS, 2 * COLUMNS, bar);
+    if (lane < BOXES)
+        sm90_load_2d(sm90_smem(smem->stages[stage]) + lane * BOX_BYTES, &work.streams, bar,
+                     rank * COLUMNS + lane * BOX_COLUMNS, (int)at.row * M2_STREAMS);
 }
 
 /* This warp's rows of phi with the tokens of tile i. */
@@ -188,12 +200,12 @@ static __device__ __forceinline__ void multiply(open_smem *smem, int stage, int 
 {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     const int stream = warp / (MMA_WARPS / M2_STREAMS), part = warp % (MMA_WARPS / M2_STREAMS);
-    const uint8_t *from =
-        smem->stages[stage] + (stream * TOKENS + g) * ROW_PITCH + 2 * (part * WARP_K + 8 * q);
+    const uint8_t *from = smem->stages[stage];
     float d[M_TILES][4] = {}, gram[4] = {};
 #pragma unroll
     for (int step = 0; step < STEPS; step += 2) {
-        const uint4 raw = *(const uint4 *)(from + 32 * step);
+        const int column = part * WARP_K + 16 * step + 8 * q;
+        const uint4 raw = *(const uint4 *)(from + place_of(g, stream, column));
         const uint32_t tokens[2][4] = { { raw.x, 0, raw.y, 0 }, { raw.z, 0, raw.w, 0 } };
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -262,12 +274,12 @@ static __device__ __forceinline__ void read_mix(const open_work &work, const ope
         const int token = item / (COLUMNS / 8), column = item % (COLUMNS / 8) * 8;
         const float4 h = *(const float4 *)smem->h_pre[part][token];
         const float weights[M2_STREAMS] = { h.x, h.y, h.z, h.w };
-        const uint8_t *from = smem->stages[stage] + token * ROW_PITCH + 2 * column;
+        const uint8_t *from = smem->stages[stage];
         float sum[8] = {};
 #pragma unroll
         for (int j = 0; j < M2_STREAMS; j++) {
             float values[8];
-            simt_get8((const gpu_bf16 *)(from + j * TOKENS * ROW_PITCH), 0, values);
+            simt_get8((const gpu_bf16 *)(from + place_of(token, j, column)), 0, values);
 #pragma unroll
             for (int e = 0; e < 8; e++) sum[e] = fmaf(weights[j], values[e], sum[e]);
         }
@@ -387,7 +399,7 @@ static __device__ __forceinline__ void init_barriers(open_smem *smem)
 static __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
     open_kernel(const __grid_constant__ open_work work)
 {
-    extern __shared__ __align__(128) uint8_t smem_raw[];
+    extern __shared__ __align__(1024) uint8_t smem_raw[];
     open_smem *const smem = (open_smem *)smem_raw;
     open_share share;
     share.rank = (int)sm90_cluster_rank();
@@ -467,13 +479,16 @@ extern "C" int m2_sm90_mhc_open(struct m2_gpu *gpu, const m2_mhc_open_args *args
     if (in->s->shape[2] != WIDTH || in->phi_out || in->h_pre_f32 || in->h_post_f32 || in->h_res_f32)
         return 0;
     if ((uintptr_t)in->s->data % 16 || (uintptr_t)args->x->data % 16) return 0;
-    if (phi_bytes + (size_t)n * OUT * 4 > M2_GPU_WORKSPACE_BYTES) return 0;
+    if (phi_bytes + (size_t)n * OUT * 4 > M2_GPU_WORKSPACE_BYTES || n > INT32_MAX / M2_STREAMS)
+        return 0;
     const int at_once = clusters_at_once(gpu);
     if (at_once < 1) return 0;
     if (n == 0) return 1;
 
     open_work work;
-    work.s = (const gpu_bf16 *)in->s->data;
+    const int64_t shape[2] = { n * M2_STREAMS, WIDTH };
+    const int box[2] = { BOX_ROWS, BOX_COLUMNS };
+    if (!m2_sm90_map_bf16(&work.streams, in->s->data, 2, shape, box)) return 0;
     work.phi = (const uint4 *)gpu->workspace;
     work.alpha_pre = (const float *)in->alpha_pre->data;
     work.bias_pre = (const float *)in->bias_pre->data;

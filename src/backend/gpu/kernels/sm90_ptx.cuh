@@ -66,6 +66,18 @@ SM90_INLINE void sm90_bar_arrive_at(uint32_t place)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(place) : "memory");
 }
 
+/* The same by the threads with a condition, without a branch. */
+SM90_INLINE void sm90_bar_arrive_at_if(uint32_t place, int condition)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.s32 p, %1, 0;\n"
+                 "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+                 "}" ::"r"(place),
+                 "r"(condition)
+                 : "memory");
+}
+
 SM90_INLINE int sm90_bar_try(uint32_t bar, uint32_t parity)
 {
     uint32_t is_done;
@@ -114,6 +126,14 @@ template <int ID> SM90_INLINE void sm90_arrive(int n_threads)
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
 }
 
+/* threadIdx.x read anew, so that what derives from it is not kept in registers through a loop. */
+SM90_INLINE uint32_t sm90_thread(void)
+{
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 /* 1 in one lane of a converged warp, always the same: the compiler then knows that what follows is
  * uniform. */
 SM90_INLINE int sm90_elect(void)
@@ -156,35 +176,12 @@ SM90_INLINE void sm90_cluster_sync(void)
                      : "memory");
 }
 
-/* sm90_cluster_sync in two halves: between them a block works on what needs no other block. */
-SM90_INLINE void sm90_cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-SM90_INLINE void sm90_cluster_wait(void)
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 /* To a place of sm90_place_in; the 4 bytes complete at a barrier of that block. */
 SM90_INLINE void sm90_send(uint32_t place, uint32_t bar_place, float value)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(
                      place),
                  "r"(bar_place), "f"(value)
-                 : "memory");
-}
-
-/* To the same place in block `rank` of the cluster. */
-SM90_INLINE void sm90_store_at(uint32_t to, uint32_t rank, float value)
-{
-    asm volatile("{\n"
-                 ".reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "st.shared::cluster.f32 [remote], %2;\n"
-                 "}" ::"r"(to),
-                 "r"(rank), "f"(value)
                  : "memory");
 }
 
@@ -265,15 +262,6 @@ SM90_INLINE void sm90_prefetch_2d(const CUtensorMap *map, int x, int y)
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(
                      (uint64_t)map),
                  "r"(x), "r"(y)
-                 : "memory");
-}
-
-/* `bytes` (a multiple of 16) in a row, both ends aligned to 16; they complete at `bar`. */
-SM90_INLINE void sm90_load_row(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(bar)
                  : "memory");
 }
 
