@@ -223,8 +223,8 @@ m2_status m2_step_loop_wait(m2_step_loop *loop, int n_done)
 
 void m2_step_loop_finish(m2_step_loop *loop)
 {
-    const m2_device_api *device = loop->ops->device_api;
     if (!loop->mailbox) return;
+    const m2_device_api *device = loop->ops->device_api;
     m2_device_wait(loop->ops);
     if (loop->recording) device->recording_destroy(loop->ops, loop->recording);
     device->mailbox_destroy(loop->ops, (void *)(uintptr_t)loop->mailbox);
