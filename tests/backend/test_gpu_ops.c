@@ -56,11 +56,11 @@ static void operator_agrees_with_the_cpu(void **state)
 static const struct {
     const char *name;
     release_part *run;
-    int64_t n[4]; /* tokens; ends with 0 */
+    int64_t n[4]; /* tokens; 0: no more */
 } parts[] = {
-    { "the release's attention", release_attention_part, { 1, 67, 200 } },
-    { "the release's streams", release_streams, { 1, 33, 150 } },
-    { "the release's products", release_products, { 1, 40, 130 } },
+    { "the release's attention", release_attention_part, { 1, 67, 200, 700 } },
+    { "the release's streams", release_streams, { 1, 33, 150, 600 } },
+    { "the release's products", release_products, { 1, 40, 130, 400 } },
     { "the release's experts", release_experts, { 1, 90 } },
     { "the release's heads of experts", release_heads_of_experts, { 7, 200 } },
     { "the demo's layer", demo_layer, { 1, 50, 333 } },
