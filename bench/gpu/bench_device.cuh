@@ -1,5 +1,5 @@
-/* bench_device.cuh - what the programs that check and time one kernel share: the device as operators see
- * it, memory that starts as NaN, random values, errors, timing. */
+/* bench_device.cuh - what the programs that check and time one kernel share: the device as
+ * operators see it, memory that starts as NaN, random values, errors, timing. */
 #ifndef M2_BENCH_GPU_BENCH_DEVICE_CUH
 #define M2_BENCH_GPU_BENCH_DEVICE_CUH
 

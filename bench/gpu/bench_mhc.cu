@@ -1,5 +1,5 @@
-/* bench_mhc.cu - the kernels of the residual streams: checked against float64 and the CPU's operators, then
- * timed at the shape of a real layer.
+/* bench_mhc.cu - the kernels of the residual streams: checked against float64 and the CPU's
+ * operators, then timed at the shape of a real layer.
  *
  *     bench_mhc portable|open|write|time [warm-up seconds] */
 #include "bench/gpu/bench_device.cuh"
@@ -35,7 +35,7 @@ static m2_dtype output_type(int i)
     return i <= X ? M2_BF16 : M2_F32;
 }
 
-/* ---- truth --------------------------------------------------------------------------------------- */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 static void sinkhorn(double m[4][4])
 {
@@ -120,7 +120,7 @@ static void free_case(half_case *c)
     for (int i = 0; i < N_OUTPUTS; i++) free(c->truth[i]);
 }
 
-/* ---- one run, on the device or the CPU ------------------------------------------------------------- */
+/* ---- one run, on the device or the CPU ------------------------------------------------------- */
 
 typedef struct half_tensors {
     m2_tensor in[9], out[N_OUTPUTS];
@@ -254,7 +254,7 @@ static void check_halves(bench_device *device, int with_f32)
     }
 }
 
-/* ---- write ------------------------------------------------------------------------------------------ */
+/* ---- write ----------------------------------------------------------------------------------- */
 
 static void check_write(bench_device *device)
 {
@@ -292,7 +292,7 @@ static void check_write(bench_device *device)
     printf("write: checked\n");
 }
 
-/* ---- time ------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 typedef struct timed {
     bench_device *device;

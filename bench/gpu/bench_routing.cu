@@ -1,5 +1,5 @@
-/* bench_routing.cu - router kernels: checked against float64 and the CPU's operators, then timed at the
- * shapes of a real layer.
+/* bench_routing.cu - router kernels: checked against float64 and the CPU's operators, then timed
+ * at the shapes of a real layer.
  *
  *     bench_routing logits|select|dispatch|time [warm-up seconds] */
 
@@ -12,7 +12,7 @@ extern "C" {
 #define DIM     256
 #define EXPERTS 256
 
-/* ---- logits ------------------------------------------------------------------------------------ */
+/* ---- logits ---------------------------------------------------------------------------------- */
 
 typedef struct logits_case {
     int64_t n, heads, dim, experts;
@@ -96,7 +96,7 @@ static void check_logits(bench_device *device)
     }
 }
 
-/* ---- choice -------------------------------------------------------------------------------------- */
+/* ---- choice ---------------------------------------------------------------------------------- */
 
 typedef struct choice_shape {
     int64_t heads, n, experts, top_k;
@@ -228,7 +228,7 @@ static void check_choices(bench_device *device, int is_dispatched)
     printf("%s: %d cases\n", is_dispatched ? "dispatch" : "select", n_cases);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------ */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 typedef struct layer {
     bench_device *device;

@@ -1,4 +1,4 @@
-/* simt_mhc.cuh - what the mHC kernels share: the product with phi becomes three groups of coefficients. */
+/* simt_mhc.cuh - what the mHC kernels share: from the product with phi to coefficients. */
 #ifndef M2_BACKEND_GPU_KERNELS_SIMT_MHC_CUH
 #define M2_BACKEND_GPU_KERNELS_SIMT_MHC_CUH
 

@@ -1,10 +1,10 @@
 /* simt_mhc_coefficients.cu - how a half layer reads its four streams and writes them back.
  *
- * A block projects four tokens: its threads share the rows of phi, and lanes and warps join.  The norm's
- * factor is applied after the product.  Then a thread a token makes the coefficients.
+ * A block projects four tokens: its threads share the rows of phi, and lanes and warps join.  The
+ * norm's factor is applied after the product.  Then a thread a token makes the coefficients.
  *
- * Numerics  f32; chains of 4 D / 256 products, joined as a tree.  Sinkhorn multiplies by reciprocals of
- *           its sums, good to an ulp, and each round takes back the error of the one before
+ * Numerics  f32; chains of 4 D / 256 products, joined as a tree.  Sinkhorn multiplies by
+ *           reciprocals of its sums, good to an ulp; each round takes back the error before it
  * Twin      backend/cpu/ref/mhc_coefficients.c
  */
 #include "backend/gpu/kernels/simt_mhc.cuh"
@@ -17,7 +17,7 @@
 #define SINKHORN_ROUNDS 20
 #define SINKHORN_EPS    1e-12f
 
-/* ---- the product with phi --------------------------------------------------------------------- */
+/* ---- the product with phi -------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(SIMT_THREADS)
     project_kernel(const gpu_bf16 *s, const float *norm, const float *phi, simt_groups groups,
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS)
     }
 }
 
-/* ---- coefficients ------------------------------------------------------------------------------ */
+/* ---- coefficients ---------------------------------------------------------------------------- */
 
 typedef struct finish_work {
     const float *c;

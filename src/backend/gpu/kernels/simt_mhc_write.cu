@@ -1,7 +1,7 @@
-/* simt_mhc_write.cu - the streams after a half layer: mixed with each other, then the layer's output.
+/* simt_mhc_write.cu - the streams after a half layer: mixed, then the layer's output.
  *
  * A thread owns eight columns of a row in all four streams and reads them all before it writes one,
- * since s_out may be s.  Nothing is reused: the memory's rate is the limit, and caches are passed by.
+ * since s_out may be s.  Nothing is reused: memory is the limit, and caches are passed by.
  *
  * Numerics  f32 FMA, sources ascending, then the output; one rounding: the bits of the CPU
  * Twin      backend/cpu/ref/mhc_write.c       Speed  bench/gpu/bench_mhc.cu */

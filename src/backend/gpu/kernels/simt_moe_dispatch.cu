@@ -4,8 +4,9 @@
  *   scan     counts become sums over the tiles before; then offsets of the experts
  *   scatter  a route goes to  offset of its expert + sum of the tiles before + rank in its tile
  *
- * A tile marks its routes as bits, a row of words for each expert; the rank of a route is the number
- * of marks before its own.  Marks are set in any order, so nothing depends on who comes first.
+ * A tile marks its routes as bits, a row of words for each expert; the rank of a route is the
+ * number of marks before its own.  Marks are set in any order, so nothing depends on who comes
+ * first.
  *
  * In       up to 1024 experts a head, fewer than 2^31 routes
  * Twin     backend/cpu/ref/moe_dispatch.c

@@ -1,12 +1,14 @@
 /* simt_moe_select.cu - the top_k experts of every (head, token), and their weights.
  *
- * A warp takes a row: lane l holds the keys of experts l, l + 32, ...  A key is a whole number in the order
- * of the floats, so that NaN has a place (last) and every round of the choice finds an expert: the
- * largest key left, in the lane and then among lanes, and of equal keys the lowest expert.
+ * A warp takes a row: lane l holds the keys of experts l, l + 32, ...  A key is a whole number in
+ * the order of the floats, so that NaN has a place (last) and every round of the choice finds an
+ * expert: the largest key left, in the lane and then among lanes, and of equal keys the lowest
+ * expert.
  *
- * With 8 keys a lane a guess comes first.  Keys from fast functions are sorted in the lane and drawn until
- * two more than wanted are known; if the last of them is behind the last wanted by more than the guess
- * can be wrong, the choice is among the drawn, and only those are computed exactly.
+ * With 8 keys a lane a guess comes first.  Keys from fast functions are sorted in the lane and
+ * drawn until two more than wanted are known; if the last of them is behind the last wanted by
+ * more than the guess can be wrong, the choice is among the drawn, and only those are computed
+ * exactly.
  *
  * In       up to 1024 experts, top_k up to 16
  * Numerics the bits of the CPU (simt_fmath.cuh); weights are summed in the order of the choice
@@ -23,8 +25,8 @@
 #define KEY_NAN      1u
 #define KEY_INFINITY (0xff800000u | 7u)
 #define GUESSED      8 /* keys of a lane */
-/* A guess keeps its place in the lane in its low three bits, so it is off by 2^-20 of the key; the fast
- * score by 2e-7.  The distance of two is off by twice that. */
+/* A guess keeps its place in the lane in its low three bits, so it is off by 2^-20 of the key; the
+ * fast score by 2e-7.  The distance of two is off by twice that. */
 #define GUESS_ERROR          1e-6f
 #define GUESS_ERROR_RELATIVE 4e-6f
 

@@ -1,22 +1,23 @@
 /* sm90_mhc_open.cu - norm, product with phi, coefficients and read mix in one pass, Hopper.
  *
- * The read needs h_pre, which needs the whole row: so the row stays on chip.  A cluster of eight blocks
- * owns tiles of eight tokens, a block 384 columns of all four streams.  Phi does not fit beside the rows,
- * but in registers: each of eight warps keeps the fragments of its 192 rows of phi, as two bf16 planes with
- * the norm's weights multiplied in, and tokens are the columns of the product.  So shared memory serves
- * the streams alone: a ring of seven tiles, filled by bulk copies.
+ * The read needs h_pre, which needs the whole row: so the row stays on chip.  A cluster of eight
+ * blocks owns tiles of eight tokens, a block 384 columns of all four streams.  Phi does not fit
+ * beside the rows, but in registers: each of eight warps keeps the fragments of its 192 rows of
+ * phi, as two bf16 planes with the norm's weights multiplied in, and tokens are the columns of the
+ * product.  So shared memory serves the streams alone: a ring of seven tiles, filled by bulk
+ * copies.
  *
  *   product warps  partial products of a tile
  *   send warps     join them over the warps and send them to the other blocks of the cluster
  *   pre warp       when the parts of all blocks have come: h_pre
  *   mix warps      x out of shared memory; the stage is filled anew
  *
- * Each runs as far ahead as the buffers between them allow.  h_post and the Sinkhorn rounds are left to a
- * thread a token after this kernel (m2_gpu_mhc_finish).
+ * Each runs as far ahead as the buffers between them allow.  h_post and the Sinkhorn rounds are
+ * left to a thread a token after this kernel (m2_gpu_mhc_finish).
  *
  * In       D = 3072, outputs in bf16 alone; other shapes and f32 outputs go to simt_mhc_*.cu
  * Numerics two planes hold 16 bits of phi (norm + 1): far below the rounding to bf16 that follows
- * Order    K by 16 in each warp, then warps, then blocks, ascending; the norm's factor after the product
+ * Order    K by 16 in each warp, then warps, then blocks; the norm's factor after the product
  * Twin     backend/cpu/ref/mhc_open.c       Speed  bench/gpu/bench_mhc.cu
  */
 #include "backend/gpu/kernels/simt_mhc.cuh"
@@ -72,10 +73,10 @@ typedef struct open_smem {
     float h_pre[N_PARTS][TOKENS][M2_STREAMS];
     open_tile tiles[N_STAGES];
     /* Barriers: what a role waits for, by buffer. */
-    uint64_t full[N_STAGES];                    /* a stage has been filled           */
-    uint64_t sums_full[2], sums_free[2];        /* product and send warps            */
-    uint64_t arrived[N_PARTS], taken[N_PARTS];  /* parts: bytes come, blocks done  */
-    uint64_t pre_full[N_PARTS], mixed[N_PARTS]; /* pre and mix warps              */
+    uint64_t full[N_STAGES];                    /* a stage has been filled       */
+    uint64_t sums_full[2], sums_free[2];        /* product and send warps        */
+    uint64_t arrived[N_PARTS], taken[N_PARTS];  /* parts: bytes come, blocks done */
+    uint64_t pre_full[N_PARTS], mixed[N_PARTS]; /* pre and mix warps             */
 } open_smem;
 
 typedef struct open_groups {
@@ -94,10 +95,10 @@ typedef struct open_work {
     open_groups groups;
 } open_work;
 
-/* ---- phi ---------------------------------------------------------------------------------------- */
+/* ---- phi ------------------------------------------------------------------------------------- */
 
-/* phi [n_groups][rank][warp][step][m tile][lane] as fragments of A.  Inside 32 rows of phi lane q of a
- * quad has 8 q ... 8 q + 7, for two steps: a token's values are then 16 bytes in a row. */
+/* phi [n_groups][rank][warp][step][m tile][lane] as fragments of A.  Inside 32 rows of phi lane q
+ * of a quad has 8 q ... 8 q + 7, for two steps: a token's values are then 16 bytes in a row. */
 static __global__ void phi_kernel(const float *norm, const float *phi, uint4 *fragments)
 {
     const int i = blockIdx.x * SIMT_THREADS + threadIdx.x, group = blockIdx.y;
@@ -140,7 +141,7 @@ static __device__ __forceinline__ void load_phi(const open_work &work, int group
     }
 }
 
-/* ---- tiles --------------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ open_tile tile_of(const open_groups &groups, int tile)
 {
@@ -225,8 +226,8 @@ static __device__ __forceinline__ void multiply(open_smem *smem, int stage, int 
     arrive_warp(&smem->sums_full[i % 2]);
 }
 
-/* Joins the warps.  All blocks need what makes h_pre; the rest goes to the block that has the rank of the
- * token. */
+/* Joins the warps.  All blocks need what makes h_pre; the rest goes to the block that has the rank
+ * of the token. */
 static __device__ __forceinline__ void send_part(open_smem *smem, int part, int rank,
                                                  const float *sums)
 {
@@ -295,7 +296,7 @@ static __device__ __forceinline__ void read_mix(const open_work &work, const ope
     }
 }
 
-/* ---- the roles ------------------------------------------------------------------------------------- */
+/* ---- the roles ------------------------------------------------------------------------------- */
 
 typedef struct open_share {
     int first, by, n; /* tiles of this cluster */
@@ -378,7 +379,7 @@ static __device__ __forceinline__ void mix_role(const open_work &work, open_smem
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------ */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ void init_barriers(open_smem *smem)
 {
@@ -429,7 +430,7 @@ static __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(BLOCK_THR
     sm90_cluster_sync(); /* or to one that has ended */
 }
 
-/* ---- launch ---------------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 static open_groups groups_of(const m2_groups *groups, int64_t n)
 {

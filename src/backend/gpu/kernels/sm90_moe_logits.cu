@@ -6,8 +6,8 @@
  * A small kernel writes the pieces as shared memory will hold them.  A block keeps 128 experts of a
  * head, all of K and all three planes (192 KB), and streams tokens past them: each of its three
  * warpgroups takes a tile of 64 tokens from global memory straight into fragments, multiplies, and
- * stores, and while one stores the others multiply.  Two neighbouring blocks take the two halves of the
- * experts of the same tokens at the same time, so that x is read from memory once.
+ * stores, and while one stores the others multiply.  Two neighbouring blocks take the two halves
+ * of the experts of the same tokens at the same time, so that x is read from memory once.
  *
  * In       dim 256, 256 experts a head; other shapes go to simt_moe_logits.cu
  * Order    planes 2, 1, 0, K ascending by 16 in each, one accumulator
@@ -30,7 +30,7 @@
 #define SLAB_BYTES    (HALF * SLAB_K * 2)
 #define IMAGE_BYTES   (PLANES * SLABS * SLAB_BYTES)
 #define SMEM_BYTES    (IMAGE_BYTES + 1024) /* the base is aligned by hand    */
-#define TILE          64                   /* tokens                                           */
+#define TILE          64                   /* tokens                         */
 #define WARPGROUP     128
 #define N_WARPGROUPS  3
 #define BLOCK_THREADS (N_WARPGROUPS * WARPGROUP)
@@ -78,7 +78,7 @@ static __global__ void planes_kernel(const float *gate, uint4 *image, int n_piec
     }
 }
 
-/* ---- the product ------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 typedef struct logits_work {
     const gpu_bf16 *x; /* [n_tokens, n_heads, DIM] */
@@ -96,7 +96,8 @@ static __device__ __forceinline__ void load_image(uint4 *smem, const uint4 *from
     __syncthreads();
 }
 
-/* Rows g and g + 8 of the warp's sixteen; words of row 0 and of row 8 alternate, as fragments want. */
+/* Rows g and g + 8 of the warp's sixteen; words of row 0 and of row 8 alternate, as fragments
+ * want. */
 static __device__ __forceinline__ void load_tokens(const logits_work &work, int head, int64_t token,
                                                    uint32_t (&a)[A_WORDS / 4][4])
 {
