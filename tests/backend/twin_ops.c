@@ -13,7 +13,10 @@
  *         and how far where values are rounded several times on their way.
  * TRUTH   bf16 roundings inside depend on the order itself: errors against the same call in f32,
  *         where nothing is rounded, are at most 1.25 times the CPU's.
- * CHOICE  experts: the same where keys are not nearly equal. */
+ * CHOICE  experts: the same where keys are not nearly equal.
+ *
+ * Measured on an H200, all cases: f32 6.6e-7; one rounding 0.24% of the values by 1 step; the experts
+ * 0.32% by 2; attention as far from the truth as the CPU. */
 typedef enum limit_kind { EXACT, CLOSE, TRUTH, CHOICE } limit_kind;
 
 #define F32_ERROR_MAX   3e-6
@@ -475,53 +478,14 @@ static void check_second_run(const twin_call *call)
     }
 }
 
-/* Memory of the tensors of a field and of those that begin with it, one element further. */
-static m2_tensor shifted_of(const twin_call *call, m2_arena *arena, int field, m2_tensor *moved)
-{
-    m2_tensor tensor = *m2_field_get(&call->info->fields[field], call->args);
-    for (int i = 0; i < field; i++) {
-        const m2_tensor *earlier = m2_field_get(&call->info->fields[i], call->args);
-        if (!earlier || earlier->data != tensor.data || m2_tensor_bytes(earlier) == 0) continue;
-        tensor.data = moved[i].data;
-        return tensor;
-    }
-    const size_t size = m2_dtype_bytes(tensor.dtype), bytes = m2_tensor_bytes(&tensor);
-    char *memory = m2_arena_alloc(arena, bytes + size);
-    memcpy(memory + size, tensor.data, bytes);
-    tensor.data = memory + size;
-    return tensor;
-}
-
-static void run_shifted(const twin_call *call)
-{
-    _Alignas(16) char copy[M2_OP_ARGS_BYTES_MAX];
-    m2_tensor moved[M2_OP_FIELDS_MAX];
-    m2_arena arena;
-    check_ok(m2_arena_create(&arena, "shifted", (size_t)1 << 30));
-    memcpy(copy, call->args, call->info->args_bytes);
-    for (int i = 0; i < call->info->n_fields; i++) {
-        if (!m2_field_get(&call->info->fields[i], call->args)) continue;
-        moved[i] = shifted_of(call, &arena, i, moved);
-        m2_field_set(&call->info->fields[i], copy, &moved[i]);
-    }
-    run_other(call, copy);
-    for (int i = 0; i < call->info->n_fields; i++)
-        if (output_of(call, i)) memcpy(call->got[i], moved[i].data, call->bytes[i]);
-    m2_arena_destroy(&arena);
-}
-
 static void run_and_judge(twin_call *call)
 {
     m2_twin *twin = call->twin;
     twin->seen[call->op].n_calls++;
     keep(call, call->before);
-    if (twin->is_shifted) {
-        run_shifted(call);
-    } else {
-        run_other(call, call->args);
-        keep(call, call->got);
-    }
-    if (!twin->is_quick && !twin->is_shifted) {
+    run_other(call, call->args);
+    keep(call, call->got);
+    if (!twin->is_quick) {
         check_second_run(call);
         check_rows(call);
     }

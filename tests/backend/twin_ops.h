@@ -28,7 +28,6 @@ typedef struct m2_twin {
     m2_ops cpu, other;
     m2_mirror *mirror; /* of `other`, asked for faults; may be NULL                          */
     int is_quick;      /* one run each: for memory checkers                                  */
-    int is_shifted;    /* one run each, every tensor one element behind a multiple of 64 bytes */
     char where[160];   /* case and seed, for messages */
     twin_seen seen[M2_OP_COUNT];
 } m2_twin;
