@@ -1,11 +1,11 @@
-/* bench_conv.cu - the convolutions and what stands around them in the decoders: checked against sums in
- * float64, then timed at the shapes of the release.
+/* bench_conv.cu - the convolutions and what stands around them in the decoders: checked against
+ * sums in float64, then timed at the shapes of the release.
  *
  *     bench_conv check | video | audio [warm-up seconds [portable]]
  *
  * By the best kernels of this device, or by those that every vendor runs.  video times every
- * convolution of one chunk of the video decoder (9 latent frames), 272p and 540p; audio those of the audio
- * decoder. */
+ * convolution of one chunk of the video decoder (9 latent frames), 272p and 540p; audio those of
+ * the audio decoder. */
 #include "bench/gpu/bench_device.cuh"
 
 #define SAMPLED 20000 /* outputs of a case that are computed in float64 */
@@ -108,7 +108,7 @@ static void run_conv(bench_device *device, const conv_case *c, conv_tensors *t)
         m2_gpu_conv(&device->ops, &args);
 }
 
-/* ---- truth ------------------------------------------------------------------------------------- */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 static __device__ double at(const void *data, int is_bf16, int64_t i)
 {
@@ -196,8 +196,7 @@ static double case_error(bench_device *device, const conv_case *c, const conv_te
 static void check_case(bench_device *device, const conv_case *c)
 {
     conv_tensors tensors = make_tensors(device, c);
-    /* bf16: rounding the result alone is 1.0e-3 at most, half a unit of 2^-8 on average over mantissas;
-     * f32: the floor of the error rule. */
+    /* bf16: rounding the result alone gives 1.66e-3; f32: the floor of the error rule. */
     const double bound = c->dtype == M2_BF16 ? 1.8e-3 : 3e-7;
     run_conv(device, c, &tensors);
     bench_wait(device, "conv");
@@ -266,7 +265,7 @@ static void check_all(bench_device *device)
     check_bits(device, M2_F32);
 }
 
-/* ---- times --------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 typedef struct timed {
     bench_device *device;

@@ -1,5 +1,5 @@
-/* bench_text_ops.cu - the text encoder's own operators, and the pointwise ones of the decoders: the gated
- * delta rule checked against float64, then all timed at the shapes of the release.
+/* bench_text_ops.cu - the text encoder's own operators, and the pointwise ones of the decoders: the
+ * gated delta rule checked against float64, then all timed at the shapes of the release.
  *
  *     bench_text_ops check | time [warm-up seconds] */
 #include "bench/gpu/bench_device.cuh"
@@ -10,7 +10,7 @@ extern "C" {
 
 #define TOKENS 2500 /* of a long prompt */
 
-/* ---- gated delta rule ------------------------------------------------------------------------- */
+/* ---- gated delta rule ------------------------------------------------------------------------ */
 
 typedef struct delta_case {
     int64_t n;
@@ -161,7 +161,7 @@ static void check_all(bench_device *device)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_delta(device, &cases[i]);
 }
 
-/* ---- times --------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 enum { DELTA, CONV_SILU, GATED_NORM, QK_NORM, GATE, SILU_MUL, RMS_ACT, UPSAMPLE, SNAKE, N_TIMED };
 

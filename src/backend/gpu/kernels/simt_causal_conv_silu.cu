@@ -1,8 +1,8 @@
 /* simt_causal_conv_silu.cu - causal depthwise convolution over time, then SiLU.
  *
- * A thread owns some channels and walks over TOKENS tokens with the last values in registers, so that
- * x is read once; neighbouring threads are neighbouring channels.  Kernels of other sizes than the
- * release's 4 read their taps again and again (the cache has them).
+ * A thread owns some channels and walks over TOKENS tokens with the last values in registers, so
+ * that x is read once; neighbouring threads are neighbouring channels.  Kernels of other sizes than
+ * the release's 4 read their taps again and again (the cache has them).
  *
  * Order    taps ascending, one chain of FMAs
  * Twin     backend/cpu/ref/causal_conv_silu.c

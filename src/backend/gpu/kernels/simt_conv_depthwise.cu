@@ -1,6 +1,7 @@
 /* simt_conv_depthwise.cu - depthwise convolution: taps (t, y, x) in order as one chain of FMAs.  A
  * block takes one row of the output, x runs over the channels.
- */
+ *
+ * Twin     backend/cpu/ref/conv_depthwise.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 typedef struct depthwise_shape {

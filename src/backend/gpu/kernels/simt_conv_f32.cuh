@@ -1,9 +1,9 @@
 /* simt_conv_f32.cuh - the tile of simt_conv_tile.cuh in f32 FMAs, for the convolution and the
  * transposed one.
  *
- * Why      a thread has 8 x 4 sums, or 8 x 8 where there are columns enough; their operands come from
- *          shared memory, K outermost, so that a step over K is three wide loads for 32 FMAs, or
- *          four for 64.
+ * Why      a thread has 8 x 4 sums, or 8 x 8 where there are columns enough; their operands come
+ *          from shared memory, K outermost, so that a step over K is three wide loads for 32 FMAs,
+ *          or four for 64.
  * Numerics products gather over 64 of K before they join the total: rounding errors grow with the
  *          root of K / 64 and not of K.
  */
@@ -111,6 +111,7 @@ static __global__ void __launch_bounds__(CONV_THREADS, UNITS == 1 ? 2 : 1)
     conv_f32_kernel(ROWS rows, conv_data<float> data)
 {
     __shared__ __align__(16) conv_f32_stage<UNITS> stages[2];
+    rows.select((int)blockIdx.y);
     const int n_column_tiles = (data.c_out + CONV_COLUMNS * UNITS - 1) / (CONV_COLUMNS * UNITS);
     const int64_t row0 = (int64_t)(blockIdx.x / n_column_tiles) * CONV_ROWS;
     const int column0 = (int)(blockIdx.x % n_column_tiles) * CONV_COLUMNS * UNITS;
@@ -137,14 +138,14 @@ static __global__ void __launch_bounds__(CONV_THREADS, UNITS == 1 ? 2 : 1)
     conv_f32_output(rows, data, row0, column0, totals);
 }
 
-/* Tiles of 128 columns where c_out fills them. */
 template <typename ROWS>
-static void conv_f32(struct m2_gpu *gpu, const ROWS &rows, const conv_data<float> &data)
+static void conv_f32(struct m2_gpu *gpu, const ROWS &rows, const conv_data<float> &data,
+                     int n_phases)
 {
     const uintptr_t bits = (uintptr_t)data.x | (uintptr_t)data.w;
     const int is_wide = data.c_in % CONV_PACK(float) == 0 && bits % 16 == 0;
-    const int units = data.c_out % (2 * CONV_COLUMNS) == 0 ? 2 : 1;
-    const unsigned int blocks = conv_blocks(rows.n_rows, data.c_out, units);
+    const int units = conv_units(data.c_out);
+    const dim3 blocks(conv_blocks(rows.n_rows, data.c_out, units), (unsigned int)n_phases);
     SIMT_BY_WIDTH(is_wide, WIDE, {
         if (units == 2)
             conv_f32_kernel<WIDE, 2><<<blocks, CONV_THREADS, 0, gpu->stream>>>(rows, data);

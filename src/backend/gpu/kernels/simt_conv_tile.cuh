@@ -1,10 +1,10 @@
 /* simt_conv_tile.cuh - convolution as a matrix product: which samples a tile reads, and its way to
  * shared memory.
  *
- * Rows of the product are output samples, columns output channels; K runs over the taps and, inside a
- * tap, over the channels in stages of 64 bytes (16 f32 or 32 bf16), zeros past the last channel.
- * A tile has 128 rows and 64 or 128 columns and is the work of 256 threads: four neighbours bring one
- * row of a stage, 16 bytes each.
+ * Rows of the product are output samples, columns output channels; K runs over the taps and, inside
+ * a tap, over the channels in stages of 64 bytes (16 f32 or 32 bf16), zeros past the last channel.
+ * A tile has 128 rows and 64 or 128 columns and is the work of 256 threads: four neighbours bring
+ * one row of a stage, 16 bytes each.
  */
 #ifndef M2_BACKEND_GPU_KERNELS_SIMT_CONV_TILE_CUH
 #define M2_BACKEND_GPU_KERNELS_SIMT_CONV_TILE_CUH
@@ -35,6 +35,11 @@ typedef struct conv_rows {
         int t, y, x;
     };
 
+    /* There is one phase. */
+    __device__ __forceinline__ void select(int)
+    {
+    }
+
     __device__ __forceinline__ place place_of(int64_t row) const
     {
         const int64_t line = row / width;
@@ -64,16 +69,26 @@ typedef struct conv_rows {
 } conv_rows;
 
 /* Rows of one phase of a transposed convolution: outputs j * stride + phase - pad, which the inputs
- * j and j - 1 reach by the taps phase and phase + stride. */
+ * j and j - 1 reach by the taps phase and phase + stride.  A phase is one y of the grid. */
 typedef struct conv_phase_rows {
-    int length, stride, phase, first; /* j of row 0 */
-    int kh, kw;                       /* 1, 2       */
-    int n_taps;                       /* 2          */
-    int64_t n_rows;
+    int length, stride, n_outputs;
+    int kh, kw;       /* 1, 2                  */
+    int n_taps;       /* 2                     */
+    int phase, first; /* first: j of row 0     */
+    int64_t n_rows;   /* at first of any phase */
 
     struct place {
         int j;
     };
+
+    /* The j that give 0 <= output < n_outputs. */
+    __device__ __forceinline__ void select(int selected)
+    {
+        const int pad = (stride + 1) / 2, last = n_outputs - 1 + pad - selected;
+        phase = selected;
+        first = selected < pad ? 1 : 0;
+        n_rows = last < 0 ? 0 : last / stride + 1 - first;
+    }
 
     __device__ __forceinline__ place place_of(int64_t row) const
     {
@@ -140,8 +155,8 @@ static __device__ __forceinline__ uint4 conv_fetch(const T *from, int channel, i
     return raw;
 }
 
-/* One thread's share of a stage, on its way to shared memory: rows r and r + 64 of the samples and of
- * the weights, r = thread / 4. */
+/* One thread's share of a stage, on its way to shared memory: rows r and r + 64 of the samples and
+ * of the weights, r = thread / 4. */
 template <int UNITS> struct conv_share {
     uint4 a[2], b[UNITS];
 };
@@ -169,7 +184,14 @@ conv_share_load(conv_share<UNITS> *share, const ROWS &rows, const conv_data<T> &
     }
 }
 
-/* Blocks in one line: the column tiles of the same rows stand together, as they read the same samples. */
+/* Tiles of 128 columns where c_out fills them. */
+static inline int conv_units(int64_t c_out)
+{
+    return c_out % (2 * CONV_COLUMNS) == 0 ? 2 : 1;
+}
+
+/* Blocks in one line: the column tiles of the same rows stand together, as they read the same
+ * samples. */
 static inline unsigned int conv_blocks(int64_t n_rows, int64_t c_out, int units)
 {
     return simt_blocks(n_rows, CONV_ROWS) * simt_blocks(c_out, CONV_COLUMNS * units);

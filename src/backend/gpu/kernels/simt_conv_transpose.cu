@@ -7,23 +7,6 @@
 
 #include <assert.h>
 
-/* Outputs of phase p are t = j * stride + p - pad, for the j that give 0 <= t < n_outputs. */
-static conv_phase_rows phase_rows(const m2_conv_transpose_args *args, int phase)
-{
-    const int64_t n_outputs = args->y->shape[0], stride = args->stride, pad = (stride + 1) / 2;
-    conv_phase_rows rows = {};
-    rows.length = (int)args->x->shape[0];
-    rows.stride = args->stride;
-    rows.phase = phase;
-    rows.first = phase < pad ? 1 : 0;
-    rows.kh = 1;
-    rows.kw = 2;
-    rows.n_taps = 2;
-    const int64_t last = n_outputs - 1 + pad - phase; /* j * stride at most */
-    rows.n_rows = last < 0 ? 0 : last / stride + 1 - rows.first;
-    return rows;
-}
-
 extern "C" void m2_gpu_conv_transpose(const m2_ops *ops, const m2_conv_transpose_args *args)
 {
     struct m2_gpu *gpu = m2_gpu_of(ops);
@@ -36,9 +19,15 @@ extern "C" void m2_gpu_conv_transpose(const m2_ops *ops, const m2_conv_transpose
     data.y = (float *)args->y->data;
     data.c_in = (int)args->x->shape[1];
     data.c_out = (int)args->y->shape[1];
-    for (int phase = 0; phase < args->stride; phase++) {
-        const conv_phase_rows rows = phase_rows(args, phase);
-        if (rows.n_rows > 0 && data.c_out > 0) conv_f32(gpu, rows, data);
-    }
+    if (m2_tensor_count(args->y) == 0) return;
+    conv_phase_rows rows = {};
+    rows.length = (int)args->x->shape[0];
+    rows.stride = args->stride;
+    rows.n_outputs = (int)args->y->shape[0];
+    rows.kh = 1;
+    rows.kw = 2;
+    rows.n_taps = 2;
+    rows.n_rows = rows.length + 1; /* no phase has more */
+    conv_f32(gpu, rows, data, args->stride);
     m2_gpu_launched(gpu, "conv_transpose");
 }

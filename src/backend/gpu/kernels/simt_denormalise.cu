@@ -1,6 +1,7 @@
 /* simt_denormalise.cu - the latent, channels first and f32, as the decoder's first activation.
  * A block takes one row of the output: y runs over its pixels, x over the channels.
- */
+ *
+ * Twin     backend/cpu/ref/denormalise.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 template <typename T>

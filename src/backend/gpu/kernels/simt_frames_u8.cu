@@ -1,4 +1,6 @@
-/* simt_frames_u8.cu - u8 = trunc(clamp(x * 0.5 + 0.5, 0, 1) * 255), eight values a thread. */
+/* simt_frames_u8.cu - u8 = trunc(clamp(x * 0.5 + 0.5, 0, 1) * 255), eight values a thread.
+ *
+ * Twin     backend/cpu/ref/frames_u8.c */
 #include "backend/gpu/kernels/simt_common.cuh"
 
 static __device__ __forceinline__ unsigned int pixel_of(float value)

@@ -1,6 +1,6 @@
-/* simt_gated_rms_norm.cu - y = round(round(w * round(o * rsqrt(mean o^2 + eps))) * silu(z)), per head:
- * 16 lanes share a head, eight values of each in turn.  Heads of at most 128 values are read once and all
- * that a thread needs is asked for before it computes; wider ones are read twice.
+/* simt_gated_rms_norm.cu - y = round(round(w * round(o * rsqrt(mean o^2 + eps))) * silu(z)), per
+ * head: 16 lanes share a head, eight values of each in turn.  Heads of at most 128 values are read
+ * once and all that a thread needs is asked for before it computes; wider ones are read twice.
  *
  * Twin     backend/cpu/ref/gated_rms_norm.c */
 #include "backend/gpu/kernels/simt_parts.cuh"

@@ -19,8 +19,8 @@ static inline unsigned int simt_blocks(int64_t n, int64_t per_block)
     return (unsigned int)((n + per_block - 1) / per_block);
 }
 
-/* Eight values, all of them or zeros: rows whose length is a multiple of eight have no parts of eight.
- * The address is taken only where is_inside. */
+/* Eight values, all of them or zeros: rows whose length is a multiple of eight have no parts of
+ * eight. The address is taken only where is_inside. */
 template <typename T>
 static __device__ __forceinline__ void simt_get8_if(bool is_inside, const T *x, int64_t i,
                                                     float out[8])
@@ -33,9 +33,9 @@ static __device__ __forceinline__ void simt_get8_if(bool is_inside, const T *x, 
     }
 }
 
-/* SiLU of a value that is rounded to T next.  In f32 it is exact to the last places; before a rounding to
- * bf16 the quick exponential and division are (1e-6 off where 2e-3 are rounded away), and half
- * of the instructions, which is what the time of such kernels depends on. */
+/* SiLU of a value that is rounded to T next.  In f32 it is exact to the last places; before a
+ * rounding to bf16 the quick exponential and division are (1e-6 off where 2e-3 are rounded away),
+ * and half of the instructions, which is what the time of such kernels depends on. */
 template <typename T> static __device__ __forceinline__ float simt_silu_to(float x);
 template <> __device__ __forceinline__ float simt_silu_to<float>(float x)
 {
@@ -46,7 +46,8 @@ template <> __device__ __forceinline__ float simt_silu_to<gpu_bf16>(float x)
     return __fdividef(x, 1.0f + __expf(-x));
 }
 
-/* Sum over LANES neighbouring lanes, a power of two; each of them gets it, the order is the same. */
+/* Sum over LANES neighbouring lanes, a power of two; each of them gets it, in the same
+ * order. */
 template <int LANES> static __device__ __forceinline__ float simt_lanes_sum(float value)
 {
 #pragma unroll

@@ -1,6 +1,7 @@
 /* simt_pixel_shuffle.cu - four values of a channel become a square of 2 x 2 pixels.  A block takes
  * one row of the input, a thread the four neighbouring values of one channel.
- */
+ *
+ * Twin     backend/cpu/ref/pixel_shuffle.c */
 #include "backend/gpu/kernels/simt_pixels.cuh"
 
 template <typename UNIT>

@@ -1,4 +1,6 @@
-/* simt_silu_mul.cu - y = round(round(silu(gate)) * up), eight elements a thread. */
+/* simt_silu_mul.cu - y = round(round(silu(gate)) * up), eight elements a thread.
+ *
+ * Twin     backend/cpu/ref/silu_mul.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 template <typename T, int IS_WIDE>

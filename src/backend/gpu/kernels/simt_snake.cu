@@ -1,7 +1,8 @@
 /* simt_snake.cu - y = x + sin(a x)^2 / (b + 1e-9), a and b exponentials of a channel's parameters.
  * A thread keeps to VALUES neighbouring channels, so that the exponentials are taken once, and
  * walks over SAMPLES samples.
- */
+ *
+ * Twin     backend/cpu/ref/snake.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 #define SAMPLES 16 /* of one thread */

@@ -1,6 +1,7 @@
 /* simt_split_time.cu - frame 2 t + s takes channels s * C ... of frame t.  A block takes one row of
  * the output.
- */
+ *
+ * Twin     backend/cpu/ref/split_time.c */
 #include "backend/gpu/kernels/simt_pixels.cuh"
 
 template <typename UNIT>

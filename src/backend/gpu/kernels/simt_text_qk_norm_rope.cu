@@ -2,7 +2,8 @@
  *
  * One group of 32 lanes follows one head of one token; the normed and rounded values wait in shared
  * memory for the rotation, which pairs dimension i with n_rot + i.
- */
+ *
+ * Twin     backend/cpu/ref/text_qk_norm_rope.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 #define WARPS 4

@@ -2,7 +2,8 @@
  *
  * The frequencies are powers in f64 rounded to f32, as the reference has them, so the host takes
  * them: not every device computes in f64.  They travel as an argument, 64 at a time.
- */
+ *
+ * Twin     backend/cpu/ref/text_rope_table.c */
 #include "backend/gpu/kernels/simt_parts.cuh"
 
 #include <math.h>

@@ -1,6 +1,7 @@
-/* simt_upsample_nearest.cu - every sample fh times in H and fw times in W.  A block takes one row of
- * the input: each unit is read once and written fh * fw times.
- */
+/* simt_upsample_nearest.cu - every sample fh times in H and fw times in W.  A block takes one row
+ * of the input: each unit is read once and written fh * fw times.
+ *
+ * Twin     backend/cpu/ref/upsample_nearest.c */
 #include "backend/gpu/kernels/simt_pixels.cuh"
 
 template <typename UNIT>

@@ -1,19 +1,21 @@
 /* sm90_conv.cu - bf16 convolution for Hopper: an implicit matrix product by wgmma.
  *
- *   y[t, y, x, o] = bias[o] + sum over taps, channels of x[t + dt, y + dy, x + dx, c] . w[tap, o, c]
+ *   y[t, y, x, o] = bias[o] + sum over taps, c of x[t + dt, y + dy, x + dx, c] . w[tap, o, c]
  *
  * Why      the samples that a tile of outputs needs from one frame and 64 channels are a box of the
  *          tensor with a margin for the taps; the copy engine brings it once, and each tap (dy, dx)
- *          reads it from another row on.  Zeros outside the tensor are the padding in H and W.  A box
- *          has one frame, so that repeating the first and the last is a bound on its coordinate.
- * Layout   256 outputs of a block are four squares of 8 x 8, two for each of two consumer warpgroups:
- *          eight neighbours in x are the eight rows that a swizzle pattern holds, and the stride between
- *          such groups is a row of the box, so a square is an m64 operand from any tap's first row
- *          on.  The swizzle goes by address, so no start need be aligned to the pattern.  N output
- *          channels a square stay in registers.  Boxes and slices of w lie in two rings; blocks stay
- *          and take tiles in turn, the producer runs ahead while the consumers store.
- * Order    dt, channels in steps of 64, dy, dx, channels in steps of 16; N follows from c_out alone, so
- *          a sample has the same bits in any tensor
+ *          reads it from another row on.  Zeros outside the tensor are the padding in H and W.  A
+ *          box has one frame, so that repeating the first and the last is a bound on its
+ *          coordinate.
+ * Layout   256 outputs of a block are four squares of 8 x 8, two for each of two consumer
+ *          warpgroups: eight neighbours in x are the eight rows that a swizzle pattern holds, and
+ *          the stride between such groups is a row of the box, so a square is an m64 operand from
+ *          any tap's first row on.  The swizzle goes by address, so no start need be aligned to the
+ *          pattern.  N output channels a square stay in registers.  Boxes and slices of w lie in
+ *          two rings; blocks stay and take tiles in turn, the producer runs ahead while the
+ *          consumers store.
+ * Order    dt, channels in steps of 64, dy, dx, channels in steps of 16; N follows from c_out
+ *          alone, so a sample has the same bits in any tensor
  * Limits   c_in a multiple of 8, margins that fit shared memory; others go to simt_conv.cu
  * Numerics f32 accumulators, bias added in f32, one rounding to bf16
  * Twin     backend/gpu/kernels/simt_conv.cu */
