@@ -55,7 +55,7 @@ function(m2_gpu_objects out)
             COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/kernels
             COMMAND ${launcher} ${MAGI2_NVCC} -std=c++17 -O3 ${archs} ${has_sm90}
                     -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
-                    -I${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -c
+                    -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} -MD -MF ${object}.d -c
                     ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
             DEPENDS ${source}
             DEPFILE ${object}.d
