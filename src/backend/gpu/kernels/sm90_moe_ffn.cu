@@ -15,12 +15,14 @@
  *          of the down product in registers: hidden values never touch shared memory.
  * Weights  as in the checkpoint, [in][out]: B with the output index contiguous, in slabs of 64
  *          columns x 64 rows (8 KiB, rows of 128 bytes, swizzled).
- * Ring     a stage is two slabs.  Chunk: 4 stages of gate | up (64 inputs each), then 2 of down
- *          (128 outputs each).  A stage is free when all warps of both blocks have left it, in
- *          steps of either kind: a slot may next be written by either block.
+ * Order    of products: gate | up of chunk c, then down of chunk c - 1, which runs under the
+ *          activation of chunk c.
+ * Ring     a stage is two slabs: 4 stages of gate | up (64 inputs each) and 2 of down (128 outputs
+ *          each) a chunk, in the order of the products.  A stage is free when all warps of both
+ *          blocks have left it, in steps of either kind: either block may write it next.
  * Limits   head width 256, expert width 1280; other shapes go to simt_moe_ffn.cu.
- * Numerics f32 accumulators in ascending K; rounds to bf16 after swiglu7, after p, in every addition
- * Order    a row's bits depend on its own x, p and weights alone.
+ * Numerics f32 accumulators in ascending K; rounds to bf16 after swiglu7, after p, in each addition
+ * Bits     of a row depend on its own x, p and weights alone
  * Twin     backend/cpu/ref/moe_ffn.c       Speed  bench/gpu/bench_moe_ffn.cu
  */
 #include <assert.h>
@@ -216,12 +218,15 @@ SM90_INLINE void feed(const ffn_params *params, ffn_ring *ring, const CUtensorMa
     for (int step = (int)sm90_cluster_idx(); step < n_steps; step += (int)n_clusters) {
         const ffn_item *item = params->items + N_RANKS * step + rank;
         const int e = item->expert, is_shared = item->shared;
-        for (int c = 0; c < N_CHUNKS; c++) {
-            for (int k = 0; k < N_SLABS; k++)
-                feed_stage(ring, gate, up, CHUNK * c, CHUNK * c, e * DIM + 64 * k, is_shared, rank);
-            for (int h = 0; h < 2; h++)
-                feed_stage(ring, down, down, 128 * h, 128 * h + 64, e * WIDTH + CHUNK * c,
-                           is_shared, rank);
+        for (int c = 0; c <= N_CHUNKS; c++) {
+            if (c < N_CHUNKS)
+                for (int k = 0; k < N_SLABS; k++)
+                    feed_stage(ring, gate, up, CHUNK * c, CHUNK * c, e * DIM + 64 * k, is_shared,
+                               rank);
+            if (c > 0)
+                for (int h = 0; h < 2; h++)
+                    feed_stage(ring, down, down, 128 * h, 128 * h + 64, e * WIDTH + CHUNK * (c - 1),
+                               is_shared, rank);
         }
     }
 }
@@ -301,11 +306,13 @@ SM90_INLINE void product_in(float (&h)[64], ffn_ring *ring, uint32_t x)
     }
 }
 
-/* y (+)= hidden . down of a chunk, 128 outputs: one stage, one group. */
-SM90_INLINE void product_out(float (&y)[64], const uint32_t (&hidden)[4][4], ffn_ring *ring,
+/* y (+)= hidden . down of a chunk: two stages, which lie side by side (the ring's length and the
+ * stages before them are even), one group. */
+SM90_INLINE void product_out(float (&y)[128], const uint32_t (&hidden)[4][4], ffn_ring *ring,
                              int is_adding)
 {
     sm90_bar_wait(ring->full + 8 * ring->slot, ring->parity);
+    sm90_bar_wait(ring->full + 8 * ring->slot + 8, ring->parity);
     const uint32_t b = sm90_desc(ring->stages + STAGE_BYTES * ring->slot, SLAB_BYTES);
     sm90_wgmma_fence();
 #pragma unroll
@@ -313,20 +320,27 @@ SM90_INLINE void product_out(float (&y)[64], const uint32_t (&hidden)[4][4], ffn
         sm90_wgmma_rs<1>(y, hidden[k], b + 128 * k, W_HIGH, is_adding || k > 0);
     sm90_wgmma_commit();
     ring_next(ring);
+    ring_next(ring);
 }
 
-/* Column c of gate and of up are h[c'] and h[c' + 32]; two columns are a word of an A operand. */
-SM90_INLINE void activate(uint32_t (&hidden)[4][4], const float (&h)[64])
+/* Column c of gate and of up are h[c'] and h[c' + 32]. */
+SM90_INLINE void activate(float (&act)[32], const float (&h)[64])
 {
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        hidden[i / 4][i % 4] =
-            pack(swiglu7(h[2 * i], h[32 + 2 * i]), swiglu7(h[2 * i + 1], h[33 + 2 * i]));
+    for (int i = 0; i < 32; i++) act[i] = swiglu7(h[i], h[32 + i]);
+}
+
+/* Two columns are a word of an A operand.  Apart from activate(), because no product may be under
+ * way that reads `hidden`. */
+SM90_INLINE void pack_hidden(uint32_t (&hidden)[4][4], const float (&act)[32])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++) hidden[i / 4][i % 4] = pack(act[2 * i], act[2 * i + 1]);
 }
 
 /* 128 columns of two rows of a thread, `rows` 8 apart.  Neighbours trade words, so that a quad
  * writes 32 bytes in a row. */
-SM90_INLINE void store_half(gpu_bf16 *to, const float (&y)[64], const float (&p)[2],
+SM90_INLINE void store_half(gpu_bf16 *to, const float *y, const float (&p)[2],
                             const int (&is_inside)[2])
 {
     const uint32_t quad = threadIdx.x % 4, is_odd = quad % 2;
@@ -346,15 +360,15 @@ SM90_INLINE void store_half(gpu_bf16 *to, const float (&y)[64], const float (&p)
 }
 
 SM90_INLINE void store_routes(const ffn_params *params, const ffn_item *item, uint32_t group_row,
-                              const float (&y0)[64], const float (&y1)[64])
+                              const float (&y)[128])
 {
     const int row = (int)(group_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
     const int is_inside[2] = { row < item->rows, row + 8 < item->rows };
     const float *probs = params->probs + item->first + row;
     const float p[2] = { is_inside[0] ? probs[0] : 0.0f, is_inside[1] ? probs[8] : 0.0f };
     gpu_bf16 *to = params->routes + ((int64_t)item->first + row) * DIM;
-    store_half(to, y0, p, is_inside);
-    store_half(to + 128, y1, p, is_inside);
+    store_half(to, y, p, is_inside);
+    store_half(to + 128, y + 64, p, is_inside);
 }
 
 /* A warpgroup without rows in this step: it only keeps the ring going. */
@@ -365,6 +379,36 @@ SM90_INLINE void pass_step(ffn_ring *ring, uint32_t *left)
         ring_next(ring);
         ring_leave_next(ring, left, 1);
     }
+}
+
+/* y = x . [all chunks], the last product out still under way. */
+SM90_INLINE void one_tile(float (&y)[128], ffn_ring *ring, uint32_t *left, uint32_t x)
+{
+    float h[64], act[32];
+    uint32_t hidden[4][4];
+    product_in(h, ring, x);
+    sm90_wgmma_wait<0>();
+    ring_leave_next(ring, left, 4);
+    sm90_wgmma_pin(h);
+    activate(act, h);
+    pack_hidden(hidden, act);
+#pragma unroll 1
+    for (int c = 1; c < N_CHUNKS; c++) {
+        product_in(h, ring, x);
+        product_out(y, hidden, ring, c > 1);
+        sm90_wgmma_wait<3>();
+        ring_leave_next(ring, left, 2);
+        sm90_wgmma_wait<1>();
+        ring_leave_next(ring, left, 2);
+        sm90_wgmma_pin(h);
+        activate(act, h);
+        sm90_wgmma_wait<0>();
+        ring_leave_next(ring, left, 2);
+        sm90_wgmma_pin(y);
+        sm90_wgmma_pin(act); /* or packing would move up before the wait */
+        pack_hidden(hidden, act);
+    }
+    product_out(y, hidden, ring, 1);
 }
 
 SM90_INLINE void compute(const ffn_params *params, ffn_ring *ring, uint32_t x_tile)
@@ -386,36 +430,14 @@ SM90_INLINE void compute(const ffn_params *params, ffn_ring *ring, uint32_t x_ti
             if (next < n_steps) gather_x(params, next_item, x_tile, group_row);
             pass_step(ring, &left);
         } else {
-            float y0[64], y1[64], h[64];
-            uint32_t hidden[4][4];
-            product_in(h, ring, x);
-            sm90_wgmma_wait<0>();
-            ring_leave_next(ring, &left, 4);
-            sm90_wgmma_pin(h);
-            activate(hidden, h);
-#pragma unroll 1
-            for (int c = 1; c < N_CHUNKS; c++) {
-                product_out(y0, hidden, ring, c > 1);
-                product_out(y1, hidden, ring, c > 1);
-                product_in(h, ring, x);
-                sm90_wgmma_wait<4>();
-                ring_leave_next(ring, &left, 2);
-                sm90_wgmma_wait<2>();
-                ring_leave_next(ring, &left, 2);
-                sm90_wgmma_wait<0>();
-                ring_leave_next(ring, &left, 2);
-                sm90_wgmma_pin(h);
-                activate(hidden, h);
-            }
-            product_out(y0, hidden, ring, 1);
-            product_out(y1, hidden, ring, 1);
+            float y[128];
+            one_tile(y, ring, &left, x);
             sync_group(group); /* all its warps have read x for the last time */
             if (next < n_steps) gather_x(params, next_item, x_tile, group_row);
             sm90_wgmma_wait<0>();
             ring_leave_next(ring, &left, 2);
-            sm90_wgmma_pin(y0);
-            sm90_wgmma_pin(y1);
-            store_routes(params, item, group_row, y0, y1);
+            sm90_wgmma_pin(y);
+            store_routes(params, item, group_row, y);
         }
         step = next;
         item = next_item;

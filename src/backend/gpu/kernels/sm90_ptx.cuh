@@ -66,18 +66,6 @@ SM90_INLINE void sm90_bar_arrive_at(uint32_t place)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(place) : "memory");
 }
 
-/* The same by the threads with a condition, without a branch. */
-SM90_INLINE void sm90_bar_arrive_at_if(uint32_t place, int condition)
-{
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "setp.ne.s32 p, %1, 0;\n"
-                 "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
-                 "}" ::"r"(place),
-                 "r"(condition)
-                 : "memory");
-}
-
 SM90_INLINE int sm90_bar_try(uint32_t bar, uint32_t parity)
 {
     uint32_t is_done;
@@ -119,19 +107,6 @@ SM90_INLINE void sm90_bar_wait_cluster(uint32_t bar, uint32_t parity)
 template <int ID> SM90_INLINE void sm90_sync(int n_threads)
 {
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
-}
-
-template <int ID> SM90_INLINE void sm90_arrive(int n_threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
-}
-
-/* threadIdx.x read anew, so that what derives from it is not kept in registers through a loop. */
-SM90_INLINE uint32_t sm90_thread(void)
-{
-    uint32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
 }
 
 /* 1 in one lane of a converged warp, always the same: the compiler then knows that what follows is
@@ -244,24 +219,6 @@ SM90_INLINE void sm90_load_2d_to(uint32_t to, const CUtensorMap *map, uint32_t b
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                  "l"((uint64_t)map), "r"(bar), "r"(x), "r"(y), "h"(mask)
-                 : "memory");
-}
-
-SM90_INLINE void sm90_load_3d_to(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y,
-                                 int z, uint16_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-                 "l"((uint64_t)map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask)
-                 : "memory");
-}
-
-/* The box of `map` at (x, y) into the L2 cache. */
-SM90_INLINE void sm90_prefetch_2d(const CUtensorMap *map, int x, int y)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(
-                     (uint64_t)map),
-                 "r"(x), "r"(y)
                  : "memory");
 }
 
