@@ -154,10 +154,11 @@ SM90_INLINE void sm90_cluster_sync(void)
 /* To a place of sm90_place_in; the 4 bytes complete at a barrier of that block. */
 SM90_INLINE void sm90_send(uint32_t place, uint32_t bar_place, float value)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(
-                     place),
-                 "r"(bar_place), "f"(value)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(
+            place),
+        "r"(bar_place), "f"(value)
+        : "memory");
 }
 
 /* Moves registers between warpgroups: the first statement of each role's branch. */
