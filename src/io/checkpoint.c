@@ -273,6 +273,7 @@ void m2_checkpoint_close(m2_checkpoint *checkpoint)
         next = block->next;
         free(block);
     }
+    for (int t = 0; t < M2_MADE_UP_TYPES; t++) free(checkpoint->made_up[t]);
     free(checkpoint->maps);
     free(checkpoint->tensors);
     free(checkpoint->by_name);

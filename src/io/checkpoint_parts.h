@@ -24,6 +24,9 @@ typedef struct m2_ckpt_metadata {
     const char *key, *value;
 } m2_ckpt_metadata;
 
+/* The floating types: M2_F32 to M2_F64. */
+#define M2_MADE_UP_TYPES 4
+
 struct m2_checkpoint {
     char *path;
     m2_map **maps;
@@ -34,6 +37,7 @@ struct m2_checkpoint {
     m2_ckpt_metadata *metadata;
     int64_t n_metadata, room_metadata;
     m2_text_block *texts;
+    void *made_up[M2_MADE_UP_TYPES]; /* values by type of a checkpoint without a file */
 };
 
 /* Grow `array` (of `size`-byte elements, *room of them) so that it holds `wanted`.
