@@ -8,6 +8,16 @@
 #define CHANNELS_MAX   65536
 #define STRIDE_MAX     256
 
+void m2_oobleck_config_init(m2_oobleck_config *config)
+{
+    *config = (m2_oobleck_config){ .latent_dim = 64,
+                                   .n_blocks = 5,
+                                   .c_in = { 2048, 1024, 512, 256, 128 },
+                                   .c_out = { 1024, 512, 256, 128, 128 },
+                                   .strides = { 8, 8, 4, 4, 2 },
+                                   .use_snake = 1 };
+}
+
 static m2_status get(const char *path, const json_t *object, const char *key, json_t **out)
 {
     *out = json_object_get(object, key);

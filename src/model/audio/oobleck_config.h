@@ -20,6 +20,9 @@ typedef struct m2_oobleck_config {
     int final_tanh, soft_clip; /* a tanh each, after the last convolution                */
 } m2_oobleck_config;
 
+/* The released decoder: of Stable Audio Open 1.0. */
+void m2_oobleck_config_init(m2_oobleck_config *config);
+
 /* Only the decoder's part of the file is read.
  * Errors  M2_ERR_IO, M2_ERR_FORMAT (not JSON, a field missing, of the wrong type or out of range),
  *         M2_ERR_UNSUPPORTED (a value that names maths not implemented); `config_out` is unchanged */

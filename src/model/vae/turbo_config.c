@@ -10,6 +10,21 @@
 #define CHANNELS_MAX   16384
 #define CHUNK_MAX      4096
 
+void m2_turbo_config_init(m2_turbo_config *config)
+{
+    *config = (m2_turbo_config){ .n_blocks = 4,
+                                 .channels = { 512, 256, 128, 64 },
+                                 .has_upsampler = { 1, 1, 1, 0 },
+                                 .is_spatial_only = { 0, 0, 1, 0 },
+                                 .n_resnets = { 3, 3, 2, 2, 2 },
+                                 .depthwise_kernel = 1,
+                                 .shortcut_eps = 1e-6f,
+                                 .first_chunk = 7,
+                                 .step = 7,
+                                 .spatial_ratio = 16,
+                                 .temporal_ratio = 4 };
+}
+
 typedef struct turbo_file {
     const char *path;
     const json_t *root;

@@ -29,6 +29,9 @@ typedef struct m2_turbo_config {
     int temporal_ratio;    /* frames per latent, but one for the first                         */
 } m2_turbo_config;
 
+/* The released decoder: of TurboV3-Wan22-TinyShallow_7_7.json. */
+void m2_turbo_config_init(m2_turbo_config *config);
+
 /* Fields that name other networks' sizes are ignored; every field that this decoder reads must be
  * there and have a value that is implemented.
  * Errors  M2_ERR_IO, M2_ERR_FORMAT (not JSON, a field missing, of the wrong type or out of range),

@@ -92,6 +92,24 @@ static void values_not_implemented_are_refused_by_name(void **state)
     }
 }
 
+/* What is built in is what the released file says; measuring without a file stands on it. */
+static void the_built_in_config_is_that_of_the_file(void **state)
+{
+    (void)state;
+    m2_oobleck_config read, own;
+    check_ok(load_changed("64", "64", &read));
+    m2_oobleck_config_init(&own);
+    assert_int_equal(own.latent_dim, read.latent_dim);
+    assert_int_equal(own.n_blocks, read.n_blocks);
+    assert_memory_equal(own.c_in, read.c_in, sizeof read.c_in);
+    assert_memory_equal(own.c_out, read.c_out, sizeof read.c_out);
+    assert_memory_equal(own.strides, read.strides, sizeof read.strides);
+    assert_int_equal(own.use_snake, read.use_snake);
+    assert_int_equal(own.use_nearest_upsample, read.use_nearest_upsample);
+    assert_int_equal(own.final_tanh, read.final_tanh);
+    assert_int_equal(own.soft_clip, read.soft_clip);
+}
+
 static void tables_at_the_release_sizes_equal_the_list(void **state)
 {
     (void)state;
@@ -431,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_run_from_the_latent_to_the_sound),
         cmocka_unit_test(values_not_implemented_are_refused_by_name),
+        cmocka_unit_test(the_built_in_config_is_that_of_the_file),
         cmocka_unit_test(tables_at_the_release_sizes_equal_the_list),
         cmocka_unit_test(recorded_waves_meet_the_error_rule),
         cmocka_unit_test(an_odd_stride_follows_the_definition),

@@ -107,6 +107,28 @@ static void settings_of_other_parts_are_ignored(void **state)
     check_ok(load_changed("\"scaling_factor\": 1.0,", "", &config));
 }
 
+/* What is built in is what the released file says; measuring without a file stands on it. */
+static void the_built_in_config_is_that_of_the_file(void **state)
+{
+    (void)state;
+    m2_turbo_config read, own;
+    check_ok(load_changed("48", "48", &read));
+    m2_turbo_config_init(&own);
+    assert_int_equal(own.n_blocks, read.n_blocks);
+    assert_memory_equal(own.channels, read.channels, sizeof read.channels);
+    assert_memory_equal(own.has_upsampler, read.has_upsampler, sizeof read.has_upsampler);
+    assert_memory_equal(own.is_spatial_only, read.is_spatial_only, sizeof read.is_spatial_only);
+    assert_memory_equal(own.n_resnets, read.n_resnets, sizeof read.n_resnets);
+    assert_memory_equal(own.is_depthwise, read.is_depthwise, sizeof read.is_depthwise);
+    assert_int_equal(own.depthwise_kernel, read.depthwise_kernel);
+    assert_int_equal(own.has_shuffle_head, read.has_shuffle_head);
+    assert_true(own.shortcut_eps == read.shortcut_eps);
+    assert_int_equal(own.first_chunk, read.first_chunk);
+    assert_int_equal(own.step, read.step);
+    assert_int_equal(own.spatial_ratio, read.spatial_ratio);
+    assert_int_equal(own.temporal_ratio, read.temporal_ratio);
+}
+
 static void tables_at_the_release_sizes_equal_the_list(void **state)
 {
     (void)state;
@@ -189,6 +211,7 @@ int main(void)
         cmocka_unit_test(lists_are_reversed),
         cmocka_unit_test(values_not_implemented_are_refused_by_name),
         cmocka_unit_test(settings_of_other_parts_are_ignored),
+        cmocka_unit_test(the_built_in_config_is_that_of_the_file),
         cmocka_unit_test(tables_at_the_release_sizes_equal_the_list),
         cmocka_unit_test(released_windows_have_the_known_sizes),
         cmocka_unit_test(kept_frames_tile_any_clip),
