@@ -186,6 +186,22 @@ typedef struct magi2_bench_request {
  * given on MAGI2_ERR_NUMERIC too: the same steps did not give the same bits. */
 magi2_status magi2_bench_step(const magi2_params *params, const magi2_bench_request *request,
                               int as_json, char **text_out);
+
+typedef struct magi2_stage_bench_request {
+    const char *tier;  /* NULL: the model's default                                     */
+    const char *stage; /* "text", "video" or "audio"; NULL or "all": each of them       */
+    int n_runs;        /* that are timed; 0: 5                                          */
+    int n_tokens;      /* of the text; 0: 2500                                          */
+    /* Taken when the CPU computes and no tier is asked for; NULL: none. */
+    const char *small_model_dir;
+    const volatile int *cancel; /* non-zero: stop within a run; may be NULL             */
+} magi2_stage_bench_request;
+/* The stages beside denoising, each whole and by operators: prompt to features, latents to frames (on
+ * the device, the copy to the host apart), latents to sound.  Without params->model_dir and on
+ * MAGI2_ERR_NUMERIC as magi2_bench_step. */
+magi2_status magi2_bench_stage(const magi2_params *params,
+                               const magi2_stage_bench_request *request, int as_json,
+                               char **text_out);
 void magi2_free(char *text);
 
 /* For signal handlers of a program that must end at once: removes files under way. */

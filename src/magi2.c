@@ -4,6 +4,7 @@
 #include "core/temp_file.h"
 #include "io/map.h"
 #include "pipeline/bench.h"
+#include "pipeline/bench_stage.h"
 #include "pipeline/clip.h"
 #include "pipeline/doctor.h"
 #include "pipeline/engine.h"
@@ -125,6 +126,13 @@ magi2_status magi2_bench_step(const magi2_params *params, const magi2_bench_requ
 {
     if (!params || !request || !text_out) return fail_null("magi2_bench_step");
     return public_status(m2_bench_step(params, request, as_json, text_out));
+}
+
+magi2_status magi2_bench_stage(const magi2_params *params, const magi2_stage_bench_request *request,
+                               int as_json, char **text_out)
+{
+    if (!params || !request || !text_out) return fail_null("magi2_bench_stage");
+    return public_status(m2_bench_stage(params, request, NULL, as_json, text_out));
 }
 
 void magi2_free(char *text)

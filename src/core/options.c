@@ -45,7 +45,9 @@ static const option_row table[M2_OPT_COUNT] = {
                       "(default: the model's)",
                       NULL },
     [M2_OPT_STEPS] = { "steps", 0, "N", GEN | BENCH,
-                       "denoising steps, 1 to 1000 (default: the model's; to measure, 5)", NULL },
+                       "denoising steps, 1 to 1000 (default: the model's; to measure, 5 steps or "
+                       "runs)",
+                       NULL },
     [M2_OPT_REFINER_STEPS] = { "refiner-steps", 0, "N", GEN, "steps of the 1080p refiner",
                                "the refiner is not built yet" },
     [M2_OPT_SHIFT] = { "shift", 0, "X", GEN, "sigma shift, above 0 (default: the model's)", NULL },
@@ -92,9 +94,14 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_VRAM_LIMIT] = { "vram-limit", 0, "SIZE", RUNS | PLAN | BENCH,
                             "take no more than this on the GPU, e.g. 40G", NULL },
     [M2_OPT_LAYERS] = { "layers", 0, "N", BENCH,
-                        "made-up weights: MoE layers with experts of their own, the others share "
+                        "bench step, made-up weights: MoE layers with experts of their own, the "
+                        "others share "
                         "them (default: as many as fit)",
                         NULL },
+    [M2_OPT_STAGE] = { "stage", 0, "NAME", BENCH,
+                       "bench stage: text, video, audio, or all of them (default)", NULL },
+    [M2_OPT_TOKENS] = { "tokens", 0, "N", BENCH,
+                        "bench stage: tokens of the text, 1 to 65536 (default: 2500)", NULL },
     [M2_OPT_LAYOUT] = { "layout", 0, "SPEC", RUNS, "how ranks share the work",
                         "runs on several ranks are not built yet" },
     [M2_OPT_OFFLOAD] = { "offload", 0, "MODE", RUNS, "keep weights outside the device",

@@ -54,6 +54,8 @@ typedef enum m2_option_id {
     M2_OPT_RAM_LIMIT,
     M2_OPT_VRAM_LIMIT,
     M2_OPT_LAYERS,
+    M2_OPT_STAGE,
+    M2_OPT_TOKENS,
     M2_OPT_LAYOUT,
     M2_OPT_OFFLOAD,
     M2_OPT_DTYPE,

@@ -1,69 +1,14 @@
 /* bench_report.c - what `bench step` measured, as a page or as JSON lines. */
 #include "pipeline/bench.h"
 
-#include "backend/gpu/gpu.h"
+#include "pipeline/bench_table.h"
 #include "pipeline/memory.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MIB 1048576.0
-/* An H200 below these is not in the state that figures of one are compared in. */
-#define H200_FLOP_S_MIN  720e12
-#define H200_BYTES_S_MIN 4.0e12
-
-typedef struct figures {
-    double median, min, max; /* ms of a step */
-    double parts_ms;
-} figures;
-
-static figures figures_of(const m2_bench *bench)
-{
-    figures f = { .min = bench->step_ms[0], .max = bench->step_ms[0] };
-    double *sorted = malloc((size_t)bench->n_steps * sizeof *sorted);
-    for (int i = 0; i < bench->n_steps; i++) {
-        const double ms = bench->step_ms[i];
-        if (ms < f.min) f.min = ms;
-        if (ms > f.max) f.max = ms;
-        if (sorted) sorted[i] = ms;
-    }
-    f.median = sorted ? m2_median(sorted, bench->n_steps) : f.max;
-    f.parts_ms = bench->parts.ms;
-    free(sorted);
-    return f;
-}
-
-static const char *device_text(const m2_bench *bench)
-{
-    return bench->engine->gpu ? m2_gpu_banner(bench->engine->gpu) : bench->engine->ops.isa;
-}
-
-/* NULL: the roofs count. */
-static const char *roof_fault(const m2_bench *bench)
-{
-    if (!strstr(device_text(bench), "H200")) return NULL;
-    if (bench->roof.flop_s < H200_FLOP_S_MIN) return "the product is below 720 TFLOP/s";
-    if (bench->roof.bytes_s < H200_BYTES_S_MIN) return "the copy is below 4.0 TB/s";
-    return NULL;
-}
-
-/* The time that no program beats on this machine: its arithmetic, or its bytes. */
-static double limit_ms(const m2_bench *bench, double flop, double bytes)
-{
-    const double by_flop = 1e3 * flop / bench->roof.flop_s;
-    const double by_bytes = 1e3 * bytes / bench->roof.bytes_s;
-    return by_flop > by_bytes ? by_flop : by_bytes;
-}
-
-static double limit_of_all(const m2_bench *bench)
-{
-    double sum = 0;
-    for (int i = 0; i < bench->parts.n_rows; i++)
-        sum += limit_ms(bench, bench->parts.rows[i].flop, bench->parts.rows[i].bytes);
-    return sum;
-}
 
 static size_t planned_bytes(const m2_bench *bench)
 {
@@ -80,7 +25,7 @@ static void print_head(FILE *out, const m2_bench *bench)
             bench->is_synthetic ? "the release's architecture with made-up weights"
                                 : engine->model_dir,
             bench->settings.tier, engine->ops.backend);
-    fprintf(out, "machine     %s, %d threads\n", device_text(bench),
+    fprintf(out, "machine     %s, %d threads\n", m2_bench_device(bench->engine),
             m2_pool_n_threads(engine->pool));
     fprintf(out, "tokens      %lld of both branches (prompts of %d and %d tokens), %d layers\n",
             (long long)need->n_tokens, M2_NEED_PROMPT_TOKENS, M2_NEED_NEGATIVE_TOKENS,
@@ -93,50 +38,29 @@ static void print_head(FILE *out, const m2_bench *bench)
             (long long)bench->rows_min, bench->rows_mean, (long long)bench->rows_max);
 }
 
-static void print_steps(FILE *out, const m2_bench *bench, const figures *f)
+static void print_steps(FILE *out, const m2_bench *bench, const m2_spread *f)
 {
     const m2_roof *roof = &bench->roof;
-    const char *fault = roof_fault(bench);
-    fprintf(out, "roofs       %lld^3 bf16 product %.4g TFLOP/s, copy of %.0f MiB %.4g GB/s%s%s\n",
-            (long long)roof->product_size, roof->flop_s / 1e12, (double)roof->copy_size / MIB,
-            roof->bytes_s / 1e9, fault ? "; NOT COUNTED: " : "", fault ? fault : "");
+    m2_bench_print_roofs(out, roof, m2_bench_device(bench->engine));
     fprintf(out, "a step      %.3f ms (least %.3f, most %.3f) of %d, %s, after %d to warm up\n",
             f->median, f->min, f->max, bench->n_steps,
             bench->is_replayed ? "replayed" : "launched call by call", bench->n_warm);
     fprintf(out, "work        %.4g TFLOP, %.4g GB: %.4g TFLOP/s, %.1f%% of the product's roof\n",
             bench->parts.flop / 1e12, bench->parts.bytes / 1e9, bench->parts.flop / f->median / 1e9,
             100 * bench->parts.flop * 1e3 / f->median / roof->flop_s);
-    const double limit = limit_of_all(bench);
+    const double limit = m2_roof_limit_of_rows(roof, &bench->parts);
     fprintf(out, "limit       %.3f ms with every part at its roof: %.1f%% reached\n\n", limit,
             100 * limit / f->median);
 }
 
-static void print_row(FILE *out, const m2_bench *bench, const char *name, int64_t n_calls,
-                      double ms, double flop, double bytes, double limit)
+static void print_parts(FILE *out, const m2_bench *bench, const m2_spread *f)
 {
-    fprintf(out, "%-38s %6lld %10.3f %5.1f %9.4g %9.4g %9.4g %9.4g %9.3f %5.1f\n", name,
-            (long long)n_calls, ms, 100 * ms / bench->parts.ms, flop / 1e12, bytes / 1e9,
-            flop / ms / 1e9, bytes / ms / 1e6, limit, 100 * limit / ms);
-}
-
-static void print_parts(FILE *out, const m2_bench *bench, const figures *f)
-{
-    fprintf(out, "%-38s %6s %10s %5s %9s %9s %9s %9s %9s %5s\n", "one more step, call by call",
-            "calls", "ms", "%", "TFLOP", "GB", "TFLOP/s", "GB/s", "limit ms", "of it");
-    for (int i = 0; i < bench->parts.n_rows; i++) {
-        const m2_profile_row *row = &bench->parts.rows[i];
-        char name[64];
-        snprintf(name, sizeof name, "%s %s", row->op, row->detail);
-        print_row(out, bench, name, row->n_calls, row->ms, row->flop, row->bytes,
-                  limit_ms(bench, row->flop, row->bytes));
-    }
-    print_row(out, bench, "all", bench->parts.n_calls, bench->parts.ms, bench->parts.flop,
-              bench->parts.bytes, limit_of_all(bench));
+    m2_bench_print_rows(out, "one more step, call by call", &bench->roof, &bench->parts);
     fprintf(out,
             "FLOP counts products, attention and mixing; GB what cannot be avoided: inputs once, "
             "outputs once.\nThe limit is the larger of FLOP and bytes over the roofs.  The parts "
             "add up to %.1f%% of a step; first to last call took %.3f ms.\n\n",
-            100 * f->parts_ms / f->median, bench->parts.whole_ms);
+            100 * bench->parts.ms / f->median, bench->parts.whole_ms);
 }
 
 static void print_foot(FILE *out, const m2_bench *bench)
@@ -165,71 +89,47 @@ static void print_foot(FILE *out, const m2_bench *bench)
 
 /* ---- for machines ------------------------------------------------------------------------------ */
 
-static int put_line(FILE *out, json_t *line)
-{
-    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
-    json_decref(line);
-    if (!text) return 0;
-    fprintf(out, "%s\n", text);
-    free(text);
-    return 1;
-}
-
 static int put_run(FILE *out, const m2_bench *bench)
 {
     const m2_engine *engine = bench->engine;
-    const char *fault = roof_fault(bench);
-    int is_put = put_line(
+    int is_put = m2_bench_put_line(
         out, json_pack("{s:s,s:s,s:s?,s:b,s:s,s:s,s:s,s:i,s:I,s:i,s:i,s:i,s:I,s:I,s:f,s:I}",
                        "event", "bench", "version", MAGI2_VERSION, "model",
                        bench->is_synthetic ? NULL : engine->model_dir, "synthetic",
                        bench->is_synthetic, "tier", bench->settings.tier, "backend",
-                       engine->ops.backend, "device", device_text(bench), "threads",
+                       engine->ops.backend, "device", m2_bench_device(bench->engine), "threads",
                        m2_pool_n_threads(engine->pool), "tokens", (json_int_t)bench->need.n_tokens,
                        "layers", engine->config.arch.num_layers, "moe_layers", bench->n_moe_layers,
                        "resident_moe_layers", bench->n_resident, "weights_bytes",
                        (json_int_t)engine->weights.used, "rows_min", (json_int_t)bench->rows_min,
                        "rows_mean", bench->rows_mean, "rows_max", (json_int_t)bench->rows_max));
-    return is_put &&
-           put_line(out,
-                    json_pack("{s:s,s:I,s:f,s:I,s:f,s:b,s:s?}", "event", "roofs", "product_size",
-                              (json_int_t)bench->roof.product_size, "flop_s", bench->roof.flop_s,
-                              "copy_bytes", (json_int_t)bench->roof.copy_size, "bytes_s",
-                              bench->roof.bytes_s, "counts", fault == NULL, "fault", fault));
+    return is_put && m2_bench_put_roofs(out, &bench->roof, m2_bench_device(engine));
 }
 
 static int put_parts(FILE *out, const m2_bench *bench)
 {
     for (int i = 0; i < bench->n_steps; i++)
-        if (!put_line(out, json_pack("{s:s,s:i,s:f}", "event", "step", "step", i, "ms",
-                                     bench->step_ms[i])))
+        if (!m2_bench_put_line(out, json_pack("{s:s,s:i,s:f}", "event", "step", "step", i, "ms",
+                                              bench->step_ms[i])))
             return 0;
-    for (int i = 0; i < bench->parts.n_rows; i++) {
-        const m2_profile_row *row = &bench->parts.rows[i];
-        if (!put_line(out,
-                      json_pack("{s:s,s:s,s:s,s:I,s:f,s:f,s:f,s:f}", "event", "part", "op", row->op,
-                                "detail", row->detail, "calls", (json_int_t)row->n_calls, "ms",
-                                row->ms, "flop", row->flop, "bytes", row->bytes, "limit_ms",
-                                limit_ms(bench, row->flop, row->bytes))))
-            return 0;
-    }
-    return 1;
+    return m2_bench_put_rows(out, NULL, &bench->roof, &bench->parts);
 }
 
-static int put_result(FILE *out, const m2_bench *bench, const figures *f)
+static int put_result(FILE *out, const m2_bench *bench, const m2_spread *f)
 {
     json_t *digests = json_array();
     for (int i = 0; i < bench->n_runs; i++)
         json_array_append_new(digests, json_string(bench->digests[i]));
-    return put_line(
+    return m2_bench_put_line(
         out,
         json_pack(
             "{s:s,s:f,s:f,s:f,s:i,s:b,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
             "s:f,s:b,s:o}",
             "event", "result", "step_ms", f->median, "step_ms_min", f->min, "step_ms_max", f->max,
             "steps", bench->n_steps, "replayed", bench->is_replayed, "warm_steps", bench->n_warm,
-            "flop", bench->parts.flop, "bytes", bench->parts.bytes, "limit_ms", limit_of_all(bench),
-            "parts_ms", f->parts_ms, "parts_whole_ms", bench->parts.whole_ms, "planned_bytes",
+            "flop", bench->parts.flop, "bytes", bench->parts.bytes, "limit_ms",
+            m2_roof_limit_of_rows(&bench->roof, &bench->parts), "parts_ms", bench->parts.ms,
+            "parts_whole_ms", bench->parts.whole_ms, "planned_bytes",
             (json_int_t)planned_bytes(bench), "request_bytes",
             (json_int_t)bench->need.request_bytes, "step_bytes", (json_int_t)bench->need.step_bytes,
             "device_used_at_open", (json_int_t)bench->used_at_open, "device_used_at_end",
@@ -243,7 +143,7 @@ m2_status m2_bench_report(const m2_bench *bench, int as_json, char **text_out)
     char *text = NULL;
     size_t bytes = 0;
     int is_whole = 1;
-    const figures f = figures_of(bench);
+    const m2_spread f = m2_spread_of(bench->step_ms, bench->n_steps);
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return m2_fail(M2_ERR_MEMORY, "no memory for the report");
     if (as_json) {

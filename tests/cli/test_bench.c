@@ -104,6 +104,24 @@ static void the_page_is_for_people(void **state)
         if (!strstr(result.out, parts[i])) fail_msg("no \"%s\" in:\n%s", parts[i], result.out);
 }
 
+/* One stage of the bundled model, by its own weights. */
+static void a_stage_is_measured_whole_and_by_parts(void **state)
+{
+    (void)state;
+    cli_run(&result, "/tmp", "bench stage --backend cpu --stage text --tokens 40 --steps 2 --json");
+    if (result.code != 0) fail_msg("exit %d: %s", result.code, result.err);
+    json_t *lines = lines_of(result.out);
+    json_t *bench = event(lines, "bench"), *stage = event(lines, "stage");
+    assert_true(json_is_false(json_object_get(bench, "synthetic")));
+    assert_string_equal(json_string_value(json_object_get(event(lines, "part"), "stage")), "text");
+    assert_string_equal(json_string_value(json_object_get(stage, "work")),
+                        "40 tokens to features, 4 layers");
+    assert_true(json_is_true(json_object_get(stage, "bits_equal")));
+    assert_int_equal(json_array_size(json_object_get(stage, "runs_ms")), 2);
+    assert_true(number(stage, "ms") > 0 && number(stage, "rms") > 0);
+    json_decref(lines);
+}
+
 /* ---- plan ---- */
 
 static json_t *plan(const char *arguments, int code)
@@ -186,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_measured_whole_and_by_parts),
         cmocka_unit_test(the_page_is_for_people),
+        cmocka_unit_test(a_stage_is_measured_whole_and_by_parts),
         cmocka_unit_test(the_release_is_planned_without_files_or_gpu),
         cmocka_unit_test(a_plan_fits_its_own_sum_and_not_a_byte_less),
         cmocka_unit_test(plan_and_generate_agree_on_a_limit),
