@@ -5,6 +5,7 @@
 #include "support/files.h"
 
 #include "io/checkpoint.h"
+#include "io/checkpoint_made_up.h"
 #include "io/config.h"
 #include "io/safetensors_write.h"
 
@@ -82,6 +83,28 @@ static void readers_survive_each_failed_allocation(void **state)
     assert_true(fail_each(open_checkpoint, M2_DEMO_DIR "/preview") >= 8);
 }
 
+static m2_status add_and_finish(m2_checkpoint *checkpoint)
+{
+    M2_TRY(m2_made_up_add(checkpoint, "a", M2_F32, 1, (int64_t[]){ 4 }));
+    M2_TRY(m2_made_up_add(checkpoint, "b", M2_BF16, 1, (int64_t[]){ 4 }));
+    return m2_made_up_finish(checkpoint, 1, 1);
+}
+
+static m2_status make_up(const char *name)
+{
+    m2_checkpoint *checkpoint = NULL;
+    M2_TRY(m2_made_up_create(name, &checkpoint));
+    const m2_status status = add_and_finish(checkpoint);
+    m2_checkpoint_close(checkpoint);
+    return status;
+}
+
+static void a_checkpoint_is_made_up_or_gives_everything_back(void **state)
+{
+    (void)state;
+    assert_true(fail_each(make_up, "made-up") >= 8);
+}
+
 static m2_status write_file(const char *path)
 {
     static const float values[3] = { 1, 2, 3 };
@@ -121,6 +144,7 @@ int main(void)
         cmocka_unit_test(readers_survive_each_failed_allocation),
         cmocka_unit_test(writer_survives_each_failed_allocation),
         cmocka_unit_test(config_survives_each_failed_allocation),
+        cmocka_unit_test(a_checkpoint_is_made_up_or_gives_everything_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
