@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every kind of layer of the release, and its windows: narrower, and enlarged less. */
+/* The release's kinds of layers and its windows, fewer and narrower, and enlarged less. */
 static void cut(m2_stage_configs *configs)
 {
     m2_text_config *text = &configs->text;
@@ -25,10 +25,8 @@ static void cut(m2_stage_configs *configs)
     text->key_dim = text->value_dim = 16;
     m2_turbo_config *video = &configs->video;
     m2_turbo_config_init(video);
-    video->n_blocks = 2;
-    video->channels[0] = 8;
-    video->channels[1] = 4;
-    video->has_upsampler[1] = 0;
+    video->n_blocks = 1;
+    video->channels[0] = 4;
     for (int b = 0; b <= video->n_blocks; b++) video->n_resnets[b] = 1;
     video->spatial_ratio = 4;
     video->temporal_ratio = 2;
