@@ -3,10 +3,15 @@
  *
  *     bench_portable check | time [warm-up seconds [what]]
  *
- * `check` holds long f32 sums against f64; the rest is tested operator by operator elsewhere. */
+ * `check` holds long f32 sums against f64 and the CPU's bits, and rows against the CPU; the rest is
+ * tested operator by operator elsewhere. */
 #include "bench/gpu/bench_device.cuh"
 
 #include "backend/gpu/kernels/simt_linear.cuh"
+
+extern "C" {
+#include "backend/cpu/ref/ref.h"
+}
 
 #define N         29616 /* tokens of both branches, 272p, 10 s */
 #define HIDDEN    3072
@@ -247,7 +252,7 @@ static __global__ void truth_kernel(const float *x, const float *w, double *y, i
     y[row * out + o] = sum;
 }
 
-/* Relative RMS of f32 products over long K: at most 3e-7. */
+/* Relative RMS of f32 products over long K: at most 3e-7; and the bits of the CPU, whose order it is. */
 static void check_product(int64_t n, int64_t k, int64_t out)
 {
     bench_random random = { 3 };
@@ -266,11 +271,105 @@ static void check_product(int64_t n, int64_t k, int64_t out)
     void *got = bench_download(&device, &y);
     double *exact = (double *)bench_download(&device, &truth);
     const double error = bench_error(got, M2_F32, exact, n * out);
+    m2_tensor host_y = bench_host_tensor(M2_F32, n, out, 1, 0);
+    m2_tensor cpu_x = x, cpu_w = w;
+    cpu_x.data = host_x, cpu_w.data = host_w;
+    as_matrix(&host_y);
+    args.x = &cpu_x, args.w = &cpu_w, args.y = &host_y;
+    m2_ref_linear(&device.host, &args);
+    bench_check(&device, memcmp(host_y.data, got, m2_tensor_bytes(&y)) == 0,
+                "f32 product, k %lld: not the CPU's bits", (long long)k);
+    free(host_y.data);
     printf("f32 product %lld x %lld x %lld: error %.2e\n", (long long)n, (long long)k,
            (long long)out, error);
     bench_check(&device, error <= 3e-7, "f32 product, k %lld: error %.2e", (long long)k, error);
     free(got), free(exact), free(host_x), free(host_w);
     gpuFree(x.data), gpuFree(w.data), gpuFree(y.data), gpuFree(truth.data);
+}
+
+/* Values more than one step of bf16 apart, but for those that are almost nothing beside the terms they
+ * are the difference of. */
+static int64_t count_off(const m2_bf16 *a, const m2_bf16 *b, int64_t n)
+{
+    int64_t n_off = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int steps = abs((int)(int16_t)a[i].bits - (int)(int16_t)b[i].bits);
+        n_off += steps > 1 && !(fabsf(m2_bf16_to_f32(a[i]) - m2_bf16_to_f32(b[i])) < 1e-5f);
+    }
+    return n_off;
+}
+
+static void check_qk(int64_t n, int64_t heads, int64_t kv, int64_t dim, int64_t n_rot)
+{
+    bench_random random = { 9 };
+    const m2_groups groups = { 3, { 0, n / 2, n / 2 + 1, n } };
+    void *values[4] = { bench_values(&random, M2_BF16, n * (heads + 2 * kv) * dim, 1),
+                        bench_values(&random, M2_F32, n * 2 * n_rot, 0.7f),
+                        bench_values(&random, M2_F32, 3 * dim, 0.2f),
+                        bench_values(&random, M2_F32, 3 * dim, 0.2f) };
+    int32_t *order = (int32_t *)malloc((size_t)n * sizeof *order);
+    for (int64_t i = 0; i < n; i++) order[i] = (int32_t)(n - 1 - i);
+    m2_tensor sides[2][8];
+    for (int side = 0; side < 2; side++) {
+        m2_tensor *t = sides[side];
+#define MAKE(dtype, a, b, c, from)                                                                 \
+    (side ? bench_tensor(&device, dtype, a, b, c, from) : bench_host_tensor(dtype, a, b, c, from))
+        t[0] = MAKE(M2_BF16, n, (heads + 2 * kv) * dim, 1, values[0]);
+        t[1] = MAKE(M2_F32, n, 2 * n_rot, 1, values[1]);
+        t[2] = MAKE(M2_F32, 3 * dim, 1, 1, values[2]);
+        t[3] = MAKE(M2_F32, 3 * dim, 1, 1, values[3]);
+        t[4] = MAKE(M2_I32, n, 1, 1, order);
+        t[5] = MAKE(M2_BF16, n, heads, dim, 0);
+        t[6] = MAKE(M2_BF16, n, kv, dim, 0);
+        t[7] = MAKE(M2_BF16, n, kv, dim, 0);
+#undef MAKE
+        as_matrix(&t[0]), as_matrix(&t[1]);
+        m2_qk_norm_rope_args args = {};
+        args.qkv = &t[0], args.rope = &t[1], args.q_norm = &t[2], args.k_norm = &t[3];
+        args.groups = &groups, args.seq = &t[4], args.eps = 1e-6f;
+        args.q = &t[5], args.k = &t[6], args.v = &t[7];
+        if (side)
+            m2_gpu_qk_norm_rope(&device.ops, &args);
+        else
+            m2_ref_qk_norm_rope(&device.host, &args);
+    }
+    for (int i = 5; i < 8; i++) {
+        void *got = bench_download(&device, &sides[1][i]);
+        const int64_t off = count_off((const m2_bf16 *)got, (const m2_bf16 *)sides[0][i].data,
+                                      m2_tensor_count(&sides[0][i]));
+        bench_check(&device, off == 0, "qk_norm_rope, d %lld, n_rot %lld, output %d: %lld are off",
+                    (long long)dim, (long long)n_rot, i - 5, (long long)off);
+        free(got);
+    }
+    for (int i = 0; i < 8; i++) gpuFree(sides[1][i].data), free(sides[0][i].data);
+    for (int i = 0; i < 4; i++) free(values[i]);
+    free(order);
+}
+
+static void check_norm(int64_t n, int64_t dim)
+{
+    bench_random random = { 10 };
+    const m2_groups groups = { 2, { 0, n / 3, n } };
+    void *values = bench_values(&random, M2_BF16, n * dim, 1);
+    void *weights = bench_values(&random, M2_F32, 2 * dim, 0.2f);
+    m2_tensor x = bench_tensor(&device, M2_BF16, n, dim, 1, values), cpu_x = x;
+    m2_tensor w = bench_tensor(&device, M2_F32, 2 * dim, 1, 1, weights), cpu_w = w;
+    m2_tensor y = bench_tensor(&device, M2_BF16, n, dim, 1, 0);
+    m2_tensor cpu_y = bench_host_tensor(M2_BF16, n, dim, 1, 0);
+    cpu_x.data = values, cpu_w.data = weights;
+    as_matrix(&x), as_matrix(&cpu_x), as_matrix(&y), as_matrix(&cpu_y);
+    m2_rms_norm_args args = {};
+    args.x = &x, args.w = &w, args.groups = &groups, args.eps = 1e-6f, args.weight_offset = 1;
+    args.y = &y;
+    m2_gpu_rms_norm(&device.ops, &args);
+    args.x = &cpu_x, args.w = &cpu_w, args.y = &cpu_y;
+    m2_ref_rms_norm(&device.host, &args);
+    void *got = bench_download(&device, &y);
+    const int64_t off = count_off((const m2_bf16 *)got, (const m2_bf16 *)cpu_y.data, n * dim);
+    bench_check(&device, off == 0, "rms_norm, dim %lld: %lld are off", (long long)dim,
+                (long long)off);
+    free(got), free(values), free(weights), free(cpu_y.data);
+    gpuFree(x.data), gpuFree(w.data), gpuFree(y.data);
 }
 
 int main(int argc, char **argv)
@@ -281,6 +380,15 @@ int main(int argc, char **argv)
         check_product(300, STREAMS, 48);
         check_product(129, 5120, 1000);
         check_product(7, 37, 3);
+        check_product(200, 1300, 64);
+        check_product(16500, STREAMS, 64); /* more rows than the slices have room for */
+        check_qk(77, 24, 24, 128, 48);
+        check_qk(5, 3, 1, 32, 12);
+        check_qk(9, 6, 2, 256, 64);
+        check_qk(9, 5, 1, 128, 20);
+        for (int dim = 8; dim <= 4104; dim = dim * 2 + 8) check_norm(37, dim);
+        check_norm(101, 3072);
+        check_norm(11, 12288);
         printf("%s\n", device.n_failed ? "failed" : "passed");
         return device.n_failed != 0;
     }

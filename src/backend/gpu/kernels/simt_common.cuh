@@ -90,15 +90,19 @@ static __device__ __forceinline__ void simt_get8(const float *x, int64_t i, floa
     out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
 }
 
-static __device__ __forceinline__ void simt_get8(const gpu_bf16 *x, int64_t i, float out[8])
+static __device__ __forceinline__ void simt_unpack8(uint4 raw, float out[8])
 {
-    const uint4 raw = *(const uint4 *)(x + i);
     const unsigned int words[4] = { raw.x, raw.y, raw.z, raw.w };
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         out[2 * j] = __uint_as_float(words[j] << 16);
         out[2 * j + 1] = __uint_as_float(words[j] & 0xffff0000u);
     }
+}
+
+static __device__ __forceinline__ void simt_get8(const gpu_bf16 *x, int64_t i, float out[8])
+{
+    simt_unpack8(*(const uint4 *)(x + i), out);
 }
 
 static __device__ __forceinline__ void simt_put8(float *x, int64_t i, const float in[8])

@@ -1,8 +1,10 @@
 /* simt_rms_norm.cu - y = (x * rsqrt(mean(x^2) + eps)) * (w[g] + offset), row by row.
  *
- * Why    short rows (heads) take 32 lanes each, long ones a whole block: no lane adds more than a few
- *        dozen squares in one chain
- * Order  which of the two is decided by the rows' length alone
+ * Why    rows of bf16 up to 4096 stay in the registers of 32 lanes: every load is on its way at once,
+ *        and nobody waits at a barrier.  Other short rows (heads) take 32 lanes too, long ones a whole
+ *        block
+ * Order  squares in chains of eight, then a lane's chains, then lanes; which kernel it is, the rows'
+ *        length and type decide alone
  * Twin   backend/cpu/ref/rms_norm.c */
 #include "backend/gpu/kernels/simt_common.cuh"
 
@@ -16,6 +18,49 @@ typedef struct norm_shape {
     float eps, weight_offset;
     simt_groups groups;
 } norm_shape;
+
+/* A warp holds a row of up to N_UNITS * 256 elements. */
+template <typename Y, int N_UNITS>
+static __global__ void held_kernel(const gpu_bf16 *x, simt_any w, Y *y, norm_shape shape)
+{
+    const int lane = threadIdx.x % SIMT_WARP;
+    const int64_t asked = (int64_t)blockIdx.x * SIMT_WARPS + threadIdx.x / SIMT_WARP;
+    const int64_t row = asked < shape.n_rows ? asked : shape.n_rows - 1;
+    const int64_t begin = row * shape.dim;
+    uint4 raw[N_UNITS];
+    float sum = 0.0f;
+#pragma unroll
+    for (int u = 0; u < N_UNITS; u++) {
+        const int i = (u * SIMT_WARP + lane) * SIMT_VECTOR;
+        raw[u] = make_uint4(0, 0, 0, 0);
+        if (i < shape.dim) raw[u] = *(const uint4 *)(x + begin + i);
+    }
+#pragma unroll
+    for (int u = 0; u < N_UNITS; u++) {
+        float value[SIMT_VECTOR], chain = 0.0f;
+        simt_unpack8(raw[u], value);
+#pragma unroll
+        for (int j = 0; j < SIMT_VECTOR; j++) chain = fmaf(value[j], value[j], chain);
+        sum += chain;
+    }
+    const float scale = 1.0f / sqrtf(simt_warp_sum(sum) / (float)shape.dim + shape.eps);
+    const int64_t w_begin =
+        w.data ? simt_group_of(shape.groups, row / shape.rows_per_item) * (int64_t)shape.dim : 0;
+#pragma unroll
+    for (int u = 0; u < N_UNITS; u++) {
+        const int i = (u * SIMT_WARP + lane) * SIMT_VECTOR;
+        float value[SIMT_VECTOR], weight[SIMT_VECTOR];
+        if (i >= shape.dim || asked >= shape.n_rows) continue;
+        simt_unpack8(raw[u], value);
+        if (w.data) simt_any_get_some<1>(w, w_begin + i, SIMT_VECTOR, weight);
+#pragma unroll
+        for (int j = 0; j < SIMT_VECTOR; j++) {
+            value[j] *= scale;
+            if (w.data) value[j] *= weight[j] + shape.weight_offset;
+        }
+        simt_put8(y, begin + i, value);
+    }
+}
 
 /* LANES threads, 32 or SIMT_THREADS, walk one row. */
 template <typename T, typename Y, int LANES, int IS_WIDE>
@@ -66,6 +111,29 @@ static void norm_rows(struct m2_gpu *gpu, const m2_rms_norm_args *args, const no
     });
 }
 
+/* 1 if the rows can be held; else nothing is done. */
+template <typename Y>
+static int norm_held(struct m2_gpu *gpu, const m2_rms_norm_args *args, const norm_shape *shape)
+{
+    const int dim = shape->dim;
+    const gpu_bf16 *x = (const gpu_bf16 *)args->x->data;
+    const simt_any w = simt_any_of(args->w);
+    Y *y = (Y *)args->y->data;
+    const unsigned int blocks = (unsigned int)((shape->n_rows + SIMT_WARPS - 1) / SIMT_WARPS);
+    if (args->x->dtype != M2_BF16 || dim > 16 * 256 || !simt_is_wide(args->x, dim) ||
+        !simt_is_wide(args->y, dim) || !simt_is_wide(args->w, dim))
+        return 0;
+    if (dim <= 256)
+        held_kernel<Y, 1><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
+    else if (dim <= 4 * 256)
+        held_kernel<Y, 4><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
+    else if (dim <= 12 * 256)
+        held_kernel<Y, 12><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
+    else
+        held_kernel<Y, 16><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
+    return 1;
+}
+
 extern "C" void m2_gpu_rms_norm(const m2_ops *ops, const m2_rms_norm_args *args)
 {
     struct m2_gpu *gpu = m2_gpu_of(ops);
@@ -80,11 +148,14 @@ extern "C" void m2_gpu_rms_norm(const m2_ops *ops, const m2_rms_norm_args *args)
     shape.eps = args->eps;
     shape.weight_offset = args->weight_offset;
     shape.groups = simt_groups_of(args->groups, n_items);
-    SIMT_BY_TYPE(x->dtype, T, SIMT_BY_TYPE(args->y->dtype, Y, {
-                     if (shape.dim <= SHORT_ROW)
-                         norm_rows<T, Y, SIMT_WARP>(gpu, args, &shape);
-                     else
-                         norm_rows<T, Y, SIMT_THREADS>(gpu, args, &shape);
-                 }));
+    int is_done = 0;
+    SIMT_BY_TYPE(args->y->dtype, Y, is_done = norm_held<Y>(gpu, args, &shape));
+    if (!is_done)
+        SIMT_BY_TYPE(x->dtype, T, SIMT_BY_TYPE(args->y->dtype, Y, {
+                         if (shape.dim <= SHORT_ROW)
+                             norm_rows<T, Y, SIMT_WARP>(gpu, args, &shape);
+                         else
+                             norm_rows<T, Y, SIMT_THREADS>(gpu, args, &shape);
+                     }));
     m2_gpu_launched(gpu, "rms_norm");
 }
