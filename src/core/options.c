@@ -41,7 +41,7 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_OUTPUT] = { "output", 'o', "FILE.mp4", RUNS,
                         "the clip to write; replaced if it is there", NULL },
     [M2_OPT_TIER] = { "tier", 0, "NAME", GEN | PLAN | BENCH,
-                      "272p, 540p, 1080p, or one that the model's magi2.json names "
+                      "272p, 540p, 1080p [not built yet], or one that the model's magi2.json names "
                       "(default: the model's)",
                       NULL },
     [M2_OPT_STEPS] = { "steps", 0, "N", GEN | BENCH,
@@ -154,7 +154,9 @@ int m2_options_distance(const char *a, const char *b)
 
 static m2_status fail_unknown(unsigned command, const char *name)
 {
-    int best = 4;
+    /* A third of the letters may be wrong: more is another word. */
+    int best = (int)strlen(name) / 3 + 1;
+    if (best > 4) best = 4;
     const char *nearest = NULL;
     for (int i = 0; i < M2_OPT_COUNT; i++) {
         if (!(table[i].commands & command)) continue;
@@ -277,7 +279,10 @@ void m2_options_print_help(FILE *stream, unsigned command)
                      table[i].argument ? table[i].argument : "");
         fprintf(stream, "%-29s ", head);
         if (strlen(head) > 29) fprintf(stream, "\n%30s", "");
-        print_wrapped(stream, table[i].help, table[i].not_built ? "[not built yet] " : "");
+        const char *help = i == M2_OPT_MODEL && command & (PLAN | BENCH)
+                               ? "checkpoint root (default: $MAGI2_MODEL, else as said at the end)"
+                               : table[i].help;
+        print_wrapped(stream, help, table[i].not_built ? "[not built yet] " : "");
     }
 }
 

@@ -94,7 +94,8 @@ m2_status m2_temp_create(m2_temp_file *file, const char *target)
     if (fd < 0) {
         const int error = errno;
         file->path[0] = '\0';
-        return m2_fail(M2_ERR_IO, "%s: cannot be written: %s", target, strerror(error));
+        return m2_fail(M2_ERR_IO, "%s: cannot be written: %s%s", target, strerror(error),
+                       error == ENOENT ? "; make the folder first" : "");
     }
     close(fd);
     file->slot = take_slot(file->path);
@@ -121,6 +122,14 @@ void m2_temp_discard(m2_temp_file *file)
     if (!file || !file->path[0]) return;
     unlink(file->path);
     free_slot(file);
+}
+
+int m2_is_same_file(const char *a, const char *b)
+{
+    struct stat info_a, info_b;
+    if (strcmp(a, b) == 0) return 1;
+    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
+           info_a.st_ino == info_b.st_ino;
 }
 
 void m2_temp_remove_all(void)

@@ -27,6 +27,9 @@ m2_status m2_temp_commit(m2_temp_file *file);
 /* Remove it; nothing happens after a commit or a discard. */
 void m2_temp_discard(m2_temp_file *file);
 
+/* Whether two names are of one file: the same text, or the same file behind a link. */
+int m2_is_same_file(const char *a, const char *b);
+
 /* Remove every file under way.  Async-signal-safe. */
 void m2_temp_remove_all(void);
 

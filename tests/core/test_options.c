@@ -44,6 +44,8 @@ static void wrong_use_is_refused_with_the_option_named(void **state)
     } cases[] = {
         { "--promt x", "did you mean --prompt" },
         { "--xyzzy 1", "unknown option --xyzzy" },
+        { "--foo 1", "unknown option --foo; --help lists all" }, /* not --isa */
+        { "--sead 1", "did you mean --seed?" },
         { "--steps", "--steps needs a value" },
         { "--steps 1 --steps 2", "given twice" },
         { "--quiet=yes", "takes no value" },
