@@ -35,6 +35,8 @@ magi2_log_level m2_cli_log_level(const m2_options *options);
 int m2_cli_engine_params(const m2_options *options, magi2_params *params);
 /* --model or $MAGI2_MODEL; NULL: neither. */
 const char *m2_cli_given_model_dir(const m2_options *options);
+/* m2_cli_model_dir(); NULL: none is given and the tier is one of the release, not of the demo model. */
+const char *m2_cli_model_or_release(const m2_options *options);
 /* A text that the library gave goes to stdout; gives back the exit code of `status`. */
 int m2_cli_print_text(const m2_options *options, magi2_status status, char *text);
 /* Exit code for a status of the library. */

@@ -80,6 +80,16 @@ const char *m2_cli_given_model_dir(const m2_options *options)
     return from_environment && *from_environment ? from_environment : NULL;
 }
 
+const char *m2_cli_model_or_release(const m2_options *options)
+{
+    static const char *const released[] = { "272p", "540p", "1080p" };
+    const char *given = m2_cli_given_model_dir(options);
+    const char *tier = options->values[M2_OPT_TIER];
+    for (int i = 0; i < 3 && tier && !given; i++)
+        if (strcmp(tier, released[i]) == 0) return NULL;
+    return m2_cli_model_dir(options);
+}
+
 const char *m2_cli_model_dir(const m2_options *options)
 {
     const char *given = m2_cli_given_model_dir(options);
@@ -151,7 +161,7 @@ char *m2_cli_prompt(const m2_options *options, int *code_out)
         return NULL;
     }
     char *text = inline_text ? strdup(inline_text) : m2_cli_read_text(options, path, "prompt-file");
-    if (text && !*text) {
+    if (text && !text[strspn(text, " \t\r\n\v\f")]) {
         m2_cli_usage(options, "the prompt is empty; say what to show");
         free(text);
         return NULL;
@@ -183,6 +193,11 @@ int m2_cli_engine_params(const m2_options *options, magi2_params *params)
         m2_options_bytes(options, M2_OPT_RAM_LIMIT, &params->ram_limit) != M2_OK ||
         m2_options_bytes(options, M2_OPT_VRAM_LIMIT, &params->vram_limit) != M2_OK)
         return m2_cli_fail(options, M2_EXIT_USAGE);
+    const char *backend = options->values[M2_OPT_BACKEND];
+    if (backend && strcmp(backend, "cpu") == 0 &&
+        (m2_options_has(options, M2_OPT_DEVICE) || m2_options_has(options, M2_OPT_VRAM_LIMIT)))
+        return m2_cli_usage(options, "--%s is of a GPU, --backend cpu uses none; leave one out",
+                            m2_options_has(options, M2_OPT_DEVICE) ? "device" : "vram-limit");
     params->n_threads = (int)threads;
     params->device = (int)device;
     if (m2_options_has(options, M2_OPT_BACKEND)) params->backend = options->values[M2_OPT_BACKEND];

@@ -3,6 +3,13 @@
 
 #include <string.h>
 
+/* NULL: made-up weights, unless the CPU computes and no tier is asked for. */
+static const char *made_up_or_model(const m2_options *options)
+{
+    return m2_options_has(options, M2_OPT_TIER) ? m2_cli_model_or_release(options)
+                                                : m2_cli_given_model_dir(options);
+}
+
 static int bench_step(const m2_options *options)
 {
     magi2_params params;
@@ -17,7 +24,7 @@ static int bench_step(const m2_options *options)
                                           .n_layers = (int)layers,
                                           .small_model_dir = params.model_dir,
                                           .cancel = m2_cli_cancel_flag() };
-    params.model_dir = m2_cli_given_model_dir(options);
+    params.model_dir = made_up_or_model(options);
     if (params.model_dir && layers > 0)
         return m2_cli_usage(options, "--layers is for made-up weights; leave it or --model out");
     if (m2_options_has(options, M2_OPT_STAGE) || m2_options_has(options, M2_OPT_TOKENS))
@@ -45,7 +52,7 @@ static int bench_stage(const m2_options *options)
                                                 .n_tokens = (int)tokens,
                                                 .small_model_dir = params.model_dir,
                                                 .cancel = m2_cli_cancel_flag() };
-    params.model_dir = m2_cli_given_model_dir(options);
+    params.model_dir = made_up_or_model(options);
     char *text = NULL;
     const magi2_status status =
         magi2_bench_stage(&params, &request, m2_options_has(options, M2_OPT_JSON), &text);

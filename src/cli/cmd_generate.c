@@ -1,5 +1,6 @@
 /* cmd_generate.c - options to a request, and the request to a clip. */
 #include "cli/cli.h"
+#include "core/temp_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -98,13 +99,42 @@ static int check_output_names(const m2_options *options)
     return 0;
 }
 
+/* The prompts' files are known here alone; the library looks at the other inputs. */
+static int check_texts_are_kept(const m2_options *options)
+{
+    static const m2_option_id outputs[] = { M2_OPT_OUTPUT, M2_OPT_SAVE_LATENT };
+    static const m2_option_id inputs[] = { M2_OPT_PROMPT_FILE, M2_OPT_NEGATIVE_FILE };
+    static const char *const output_names[] = { "output", "save-latent" };
+    static const char *const input_names[] = { "prompt-file", "negative-file" };
+    for (int i = 0; i < 2; i++) {
+        const char *input = options->values[inputs[i]];
+        char state[4096];
+        for (int k = 0; k < 2 && input; k++) {
+            const char *output = options->values[outputs[k]];
+            if (output && m2_is_same_file(output, input))
+                return m2_cli_usage(options, "--%s %s would replace --%s %s; use another name",
+                                    output_names[k], output, input_names[i], input);
+        }
+        const char *output = options->values[M2_OPT_OUTPUT];
+        snprintf(state, sizeof state, "%s.state", output ? output : "");
+        if (input && output && m2_is_same_file(state, input))
+            return m2_cli_usage(options,
+                                "--output %s keeps its state in %s, which would replace --%s %s; "
+                                "use another name",
+                                output, state, input_names[i], input);
+    }
+    return 0;
+}
+
 static int check_combinations(const m2_options *options)
 {
     if (m2_options_has(options, M2_OPT_NEGATIVE) + m2_options_has(options, M2_OPT_NEGATIVE_FILE) +
             m2_options_has(options, M2_OPT_NO_NEGATIVE) >
         1)
         return m2_cli_usage(options, "--negative, --negative-file and --no-negative: use one");
-    const int code = check_output_names(options);
+    int code = check_output_names(options);
+    if (code) return code;
+    code = check_texts_are_kept(options);
     if (code) return code;
     const char *prompt_file = options->values[M2_OPT_PROMPT_FILE];
     const char *negative_file = options->values[M2_OPT_NEGATIVE_FILE];

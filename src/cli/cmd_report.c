@@ -32,14 +32,14 @@ int m2_cmd_doctor(const m2_options *options)
     return m2_cli_print_text(options, status, text);
 }
 
-/* Without a model: the bundled one, or by its tables the released one of a tier that was asked for. */
+/* Without a model: the bundled one, or by its tables the released one if a tier of it is asked for. */
 int m2_cmd_plan(const m2_options *options)
 {
     magi2_params params;
     const char *tier = options->values[M2_OPT_TIER];
     const int code = m2_cli_engine_params(options, &params);
     if (code) return code;
-    if (tier) params.model_dir = m2_cli_given_model_dir(options);
+    params.model_dir = m2_cli_model_or_release(options);
     char *text = NULL;
     const magi2_status status =
         magi2_plan(&params, tier, m2_options_has(options, M2_OPT_JSON), &text);

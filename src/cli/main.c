@@ -11,24 +11,29 @@ typedef struct command_row {
     const char *operands; /* NULL: takes none */
     const char *job;
     const char *not_built; /* why it is refused; NULL: built */
+    const char *note;      /* below the options; NULL: none  */
 } command_row;
 
 static const command_row commands[] = {
-    { "generate", M2_CMD_GENERATE, m2_cmd_generate, NULL, "one clip from a prompt", NULL },
+    { "generate", M2_CMD_GENERATE, m2_cmd_generate, NULL, "one clip from a prompt", NULL, NULL },
     { "decode", M2_CMD_DECODE, m2_cmd_decode, "LATENT.safetensors",
-      "a saved latent or state file to mp4", NULL },
+      "a saved latent or state file to mp4", NULL, NULL },
     { "inspect", M2_CMD_INSPECT, m2_cmd_inspect, "[PATH]",
-      "what a checkpoint holds; strict check against the model tables", NULL },
+      "what a checkpoint holds; strict check against the model tables", NULL, NULL },
     { "tokenize", M2_CMD_TOKENIZE, m2_cmd_tokenize, NULL,
-      "prompt to ids, as the encoder will see them", NULL },
-    { "doctor", M2_CMD_DOCTOR, m2_cmd_doctor, NULL, "this machine on one page", NULL },
-    { "serve", 0, NULL, NULL, "the HTTP server", "the server is not built yet" },
+      "prompt to ids, as the encoder will see them", NULL, NULL },
+    { "doctor", M2_CMD_DOCTOR, m2_cmd_doctor, NULL, "this machine on one page", NULL, NULL },
+    { "serve", 0, NULL, NULL, "the HTTP server", "the server is not built yet", NULL },
     { "bench", M2_CMD_BENCH_STEP, m2_cmd_bench, "step|stage",
-      "measure: `bench step`, one denoising step; `bench stage`, text encoder and decoders", NULL },
+      "measure: `bench step`, one denoising step; `bench stage`, text encoder and decoders", NULL,
+      "Without --model and $MAGI2_MODEL: on the CPU the bundled demo model; on a GPU, and anywhere "
+      "with\n--tier 272p or 540p, the released architecture with made-up weights.\n" },
     { "plan", M2_CMD_PLAN, m2_cmd_plan, NULL,
-      "what a model needs on given hardware, before anything is loaded", NULL },
-    { "quantize", 0, NULL, NULL, "write a smaller checkpoint", "quantize is not built yet" },
-    { "compare", 0, NULL, NULL, "two runs' saved arrays", "compare is not built yet" },
+      "what a model needs on given hardware, before anything is loaded", NULL,
+      "Without --model and $MAGI2_MODEL: the bundled demo model; with --tier 272p or 540p the "
+      "released\ntransformer by its tables, with no other network.  The first line says which.\n" },
+    { "quantize", 0, NULL, NULL, "write a smaller checkpoint", "quantize is not built yet", NULL },
+    { "compare", 0, NULL, NULL, "two runs' saved arrays", "compare is not built yet", NULL },
 };
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
@@ -56,6 +61,7 @@ static void print_command_help(const command_row *row)
         printf("%s\n", row->not_built);
     else
         m2_options_print_help(stdout, row->command);
+    if (row->note) printf("\n%s", row->note);
 }
 
 static int run_command(const command_row *row, int argc, char **argv)

@@ -176,12 +176,17 @@ static m2_status pick_state_path(m2_clip *clip)
     return M2_OK;
 }
 
-static int is_same_file(const char *a, const char *b)
+/* A file that is read must not be replaced by one that is written.  `output` is at `path`. */
+static m2_status check_is_no_input(const magi2_request *request, const char *output,
+                                   const char *path)
 {
-    struct stat info_a, info_b;
-    if (strcmp(a, b) == 0) return 1;
-    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
-           info_a.st_ino == info_b.st_ino;
+    const char *const inputs[] = { request->resume, request->noise };
+    static const char *const names[] = { "the file to go on from or to decode", "the noise" };
+    for (int i = 0; i < 2; i++)
+        if (path && inputs[i] && m2_is_same_file(path, inputs[i]))
+            return m2_fail(M2_ERR_ARG, "%s: %s would replace %s (%s); give the output another name",
+                           path, output, names[i], inputs[i]);
+    return M2_OK;
 }
 
 static m2_status probe_file(const char *path)
@@ -207,6 +212,7 @@ static m2_status probe_save_dir(m2_clip *clip)
         if (snprintf(path, sizeof path, "%s/%s", clip->request->save_dir, names[i]) >=
             (int)sizeof path)
             return m2_fail(M2_ERR_ARG, "the name of the directory to save to is too long");
+        M2_TRY(check_is_no_input(clip->request, "an array to save", path));
         M2_TRY(probe_file(path));
     }
     return M2_OK;
@@ -221,10 +227,18 @@ static m2_status check_outputs(m2_clip *clip)
         M2_TRY(m2_checkpoint_open(request->noise, &noise));
         m2_checkpoint_close(noise);
     }
+    M2_TRY(check_is_no_input(request, "the clip", request->output));
+    M2_TRY(check_is_no_input(request, "the kept latent", request->save_latent));
+    /* It may be the file to go on from: that is what it is for. */
+    if (request->noise && m2_is_same_file(request->noise, clip->state_path))
+        return m2_fail(M2_ERR_ARG,
+                       "%s: the run's state file would replace the noise (%s); give the output "
+                       "another name",
+                       clip->state_path, request->noise);
     if (request->output) M2_TRY(m2_clip_check_output(clip));
     if (request->save_latent) {
-        if (is_same_file(request->save_latent, clip->state_path) ||
-            (request->output && is_same_file(request->save_latent, request->output)))
+        if (m2_is_same_file(request->save_latent, clip->state_path) ||
+            (request->output && m2_is_same_file(request->save_latent, request->output)))
             return m2_fail(M2_ERR_ARG,
                            "%s: the latents cannot be kept under the name of the clip or "
                            "of its state file; use another",
@@ -257,7 +271,7 @@ static m2_status prepare_request(m2_clip *clip)
         if (request->output_width || request->output_height)
             M2_TRY(m2_settings_set_output(&clip->settings, request));
     } else {
-        if (!request->prompt || !*request->prompt)
+        if (!request->prompt || !request->prompt[strspn(request->prompt, " \t\r\n\v\f")])
             return m2_fail(M2_ERR_ARG, "the prompt is empty; say what to show");
         M2_TRY(m2_settings_resolve(&clip->engine->config, request, &clip->settings));
         clip->prompt = request->prompt;
@@ -322,7 +336,7 @@ static m2_status run_stages(m2_clip *clip)
     M2_TRY(m2_clip_decode(clip));
     /* The clip is whole: its state file has done its work. */
     if (clip->has_state_file ||
-        (clip->request->resume && is_same_file(clip->request->resume, clip->state_path)))
+        (clip->request->resume && m2_is_same_file(clip->request->resume, clip->state_path)))
         unlink(clip->state_path);
     return M2_OK;
 }
@@ -391,11 +405,16 @@ m2_status m2_clip_decode_file(m2_engine *engine, const char *path, const magi2_r
     from_file.progress_user = request->progress_user;
     from_file.cancel = request->cancel;
     m2_clip_state state;
+    M2_TRY(check_is_no_input(&from_file, "the clip", from_file.output));
     M2_TRY(m2_state_read(path, &state));
     const int n_left = state.settings.n_steps - state.n_done;
     m2_state_free(&state);
     if (n_left > 0)
-        return m2_fail(M2_ERR_ARG, "%s: %d steps are left; go on with `magi2 generate --resume %s`",
-                       path, n_left, path);
+        return m2_fail(M2_ERR_ARG,
+                       "%s: %d steps are left; go on with `magi2 generate --resume %s %s %s`", path,
+                       n_left, path, request->output ? "-o" : "--save",
+                       request->output     ? request->output
+                       : request->save_dir ? request->save_dir
+                                           : "DIR");
     return run_clip(engine, &from_file, result);
 }

@@ -98,8 +98,7 @@ static m2_status open_file(output *out)
     const m2_settings *s = &clip->settings;
     if (!clip->request->output) return M2_OK;
     char comment[1024], title[256];
-    int n = snprintf(comment, sizeof comment, "magi2 %s; seed=%lld; ", MAGI2_VERSION,
-                     (long long)s->seed);
+    const int n = snprintf(comment, sizeof comment, "magi2 %s; ", MAGI2_VERSION);
     m2_settings_text(s, comment + n, sizeof comment - (size_t)n);
     snprintf(title, sizeof title, "MAGI-2 Preview");
     const m2_mp4_tag tags[] = { { "title", title },

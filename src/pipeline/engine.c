@@ -7,6 +7,10 @@
 
 static m2_status open_cpu(const magi2_params *params, m2_engine *engine)
 {
+    if (params->vram_limit || params->device)
+        return m2_fail(M2_ERR_ARG,
+                       "--vram-limit and --device are of a GPU, and the CPU computes "
+                       "here: leave them out; `magi2 doctor` shows what GPUs there are");
     m2_isa isa = M2_ISA_BEST;
     if (params->isa && !m2_isa_parse(params->isa, &isa))
         return m2_fail(M2_ERR_ARG, "--isa %s: use ref, avx2 or avx512", params->isa);
@@ -43,6 +47,10 @@ static m2_status open_backend(const magi2_params *params, m2_engine *engine)
     }
     if (strcmp(backend, "cuda") != 0 && strcmp(backend, "musa") != 0)
         return m2_fail(M2_ERR_ARG, "--backend %s: use auto, cpu, cuda or musa", backend);
+    if (strcmp(backend, "musa") == 0 && strcmp(backend, m2_gpu_vendor()) != 0)
+        return m2_fail(M2_ERR_UNSUPPORTED,
+                       "--backend musa: programs for MUSA are not built yet (its sources are "
+                       "checked by compiling them); use auto, cpu or cuda");
     if (strcmp(backend, m2_gpu_vendor()) != 0)
         return m2_fail(M2_ERR_UNSUPPORTED,
                        "--backend %s: this build has %s%s; `./run build %s` makes one that has it",

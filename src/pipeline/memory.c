@@ -63,6 +63,13 @@ size_t m2_memory_available(void)
 
 m2_status m2_memory_check(const m2_memory_plan *plan, size_t limit)
 {
+    if (limit && plan->wanted == 0 && plan->mapped + plan->copied + M2_MEMORY_PROGRAM_BYTES > limit)
+        return m2_fail(M2_ERR_MEMORY,
+                       "the weights alone need %.0f MiB (and the program and its encoder %.0f), "
+                       "--ram-limit allows %.0f MiB; the clip comes on top, `magi2 plan` says how "
+                       "much; raise the limit",
+                       (double)(plan->mapped + plan->copied) / MIB, M2_MEMORY_PROGRAM_BYTES / MIB,
+                       (double)limit / MIB);
     const size_t total = plan->mapped + plan->copied + plan->wanted + M2_MEMORY_PROGRAM_BYTES;
     if (limit && total > limit)
         return m2_fail(

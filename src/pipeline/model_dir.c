@@ -49,15 +49,15 @@ static m2_status fail_not_a_model(const char *model_dir, const char *missing)
     char root[4096];
     if (!exists(model_dir))
         return m2_fail(M2_ERR_IO,
-                       "%s: no such model directory: %s; --model takes the root of the "
+                       "%s: no such model directory: %s; give the root of the "
                        "checkpoint, the folder that holds preview/ and text_encoder/",
                        model_dir, strerror(errno));
     find_root_above(model_dir, root);
     if (root[0])
-        return m2_fail(M2_ERR_IO, "%s: is a part of a model; pass its root instead: --model %s",
-                       model_dir, root);
+        return m2_fail(M2_ERR_IO, "%s: is a part of a model; pass its root instead: %s", model_dir,
+                       root);
     return m2_fail(M2_ERR_IO,
-                   "%s: not a model directory: %s is missing; --model takes the root of "
+                   "%s: not a model directory: %s is missing; give the root of "
                    "the checkpoint, the folder that holds preview/, text_encoder/, "
                    "turbo_vae/ and stable-audio-open-1.0/",
                    model_dir, missing);

@@ -92,8 +92,15 @@ static m2_status pick_backend(plan *it, const magi2_params *params)
     const int is_gpu = strcmp(backend, "cuda") == 0 || strcmp(backend, "musa") == 0;
     if (!is_gpu && strcmp(backend, "auto") != 0 && strcmp(backend, "cpu") != 0)
         return m2_fail(M2_ERR_ARG, "--backend %s: use auto, cpu, cuda or musa", backend);
+    if (strcmp(backend, "musa") == 0 && strcmp(backend, m2_gpu_vendor()) != 0)
+        return m2_fail(
+            M2_ERR_UNSUPPORTED,
+            "--backend musa: programs for MUSA are not built yet; use auto, cpu or cuda");
     it->is_for_device =
         is_gpu || (strcmp(backend, "auto") == 0 && m2_gpu_count(why, sizeof why) > 0);
+    if (!it->is_for_device && (params->vram_limit || params->device))
+        return m2_fail(M2_ERR_ARG, "--vram-limit and --device are of a GPU, this is a plan for the "
+                                   "CPU: add --backend cuda, or leave them out");
     it->backend = is_gpu ? backend : it->is_for_device ? m2_gpu_vendor() : "cpu";
     return M2_OK;
 }
@@ -247,9 +254,14 @@ static m2_status report(const plan *it, const magi2_params *params, int as_json,
     }
     *text_out = text;
     if (!it->allowed || fits(it, params, &it->usual)) return M2_OK;
-    return m2_fail(M2_ERR_MEMORY, "%.0f MiB are needed, %.0f MiB are there (%s)",
-                   (double)total_bytes(it, &it->usual) / MIB, (double)it->allowed / MIB,
-                   it->machine);
+    return m2_fail(
+        M2_ERR_MEMORY, "%.0f MiB are needed, %.0f MiB are there (%s); try a smaller --tier, %s",
+        (double)total_bytes(it, &it->usual) / MIB, (double)it->allowed / MIB, it->machine,
+        it->is_for_device   ? "a card with more memory (--vram-limit SIZE plans for one) "
+                              "or --backend cpu"
+        : params->ram_limit ? "or raise --ram-limit"
+                            : "or a machine with more memory (--ram-limit SIZE plans "
+                              "for one)");
 }
 
 m2_status m2_plan(const magi2_params *params, const char *tier, int as_json, char **text_out)

@@ -212,7 +212,9 @@ static m2_status read_all(const m2_checkpoint *checkpoint, m2_clip_state *state)
     const char *version = m2_checkpoint_metadata(checkpoint, "magi2_state");
     if (!version)
         return m2_fail(M2_ERR_FORMAT,
-                       "%s: not a state file of magi2 (no magi2_state in its metadata)", path);
+                       "%s: not a state file of magi2 (no magi2_state in its metadata); give the "
+                       "file of --save-latent, or OUTPUT.state of an unfinished run",
+                       path);
     if (strcmp(version, STATE_VERSION) != 0)
         return m2_fail(M2_ERR_FORMAT, "%s: a state file of version %s; this build reads version %s",
                        path, version, STATE_VERSION);

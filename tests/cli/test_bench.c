@@ -150,10 +150,27 @@ static void the_release_is_planned_without_files_or_gpu(void **state)
     check_near(number(json_object_get(small, "weights"), "preview transformer") / 1e9, 228.1, 0.1,
                "weights");
     assert_int_equal(number(usual, "tokens"), 29616);
+    assert_true(json_is_null(json_object_get(small, "model")));
     assert_true(json_is_false(json_object_get(small, "fits_usual")));
     assert_true(json_is_true(json_object_get(large, "fits")));
     json_decref(small);
     json_decref(large);
+}
+
+/* A tier of the demo model's own is planned with the demo model, like no tier at all. */
+static void a_tier_of_the_demo_model_is_planned_with_it(void **state)
+{
+    (void)state;
+    json_t *named = plan("--tier demo --backend cuda --vram-limit 64G", 0);
+    json_t *plain = plan("--backend cuda --vram-limit 64G", 0);
+    assert_true(json_equal(named, plain));
+    assert_string_equal(json_string_value(json_object_get(named, "tier")), "demo");
+    assert_non_null(json_string_value(json_object_get(named, "model")));
+    json_decref(named);
+    json_decref(plain);
+    cli_run(&result, "/tmp", "plan --tier 272p --backend cuda --vram-limit 139G");
+    assert_non_null(strstr(result.out, "the released transformer, by its tables"));
+    assert_non_null(strstr(result.err, "try a smaller --tier"));
 }
 
 /* Everything that the plan names adds up, and the limit decides at the very byte. */
@@ -206,6 +223,7 @@ int main(void)
         cmocka_unit_test(the_page_is_for_people),
         cmocka_unit_test(a_stage_is_measured_whole_and_by_parts),
         cmocka_unit_test(the_release_is_planned_without_files_or_gpu),
+        cmocka_unit_test(a_tier_of_the_demo_model_is_planned_with_it),
         cmocka_unit_test(a_plan_fits_its_own_sum_and_not_a_byte_less),
         cmocka_unit_test(plan_and_generate_agree_on_a_limit),
     };

@@ -101,6 +101,13 @@ static void seeds_are_reported(void **state)
     assert_non_null(strstr(result.out, "seed 0,"));
     run_ok(&result, dir, "generate " PROMPT " --steps 1 -o a.mp4 --json");
     assert_non_null(strstr(result.out, "\"seed\":42"));
+    /* Among the tags too, once. */
+    size_t n;
+    char *bytes = read_whole(dir, "a.mp4", &n);
+    const char *seed = memmem(bytes, n, "seed=42", 7);
+    assert_non_null(seed);
+    assert_null(memmem(seed + 1, n - (size_t)(seed + 1 - bytes), "seed=", 5));
+    free(bytes);
     m2_test_remove_tree(dir);
 }
 
@@ -127,7 +134,13 @@ static void an_interrupted_run_resumes_to_the_same_bits(void **state)
     char *log = read_whole(dir, "log", &n);
     assert_non_null(strstr(log, "--resume part.mp4.state -o part.mp4"));
     free(log);
+    cli_run(&result, dir, "decode part.mp4.state -o part.mp4");
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "`magi2 generate --resume part.mp4.state -o part.mp4`"));
     run_ok(&result, dir, "generate --resume part.mp4.state -o part.mp4 --save part");
+    cli_run(&result, dir, "decode part/video_latent.safetensors -o x.mp4");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "give the file of --save-latent"));
     assert_same_file(dir, "whole.mp4", "part.mp4");
     assert_same_file(dir, "whole/video_latent.safetensors", "part/video_latent.safetensors");
     assert_same_file(dir, "whole/wave.safetensors", "part/wave.safetensors");
@@ -175,6 +188,43 @@ static void a_kept_latent_decodes_to_the_same_clip(void **state)
     assert_int_equal(result.code, 1);
     assert_non_null(strstr(result.err, "a.mp4"));
     assert_false(cli_exists(dir, "d.mp4"));
+    m2_test_remove_tree(dir);
+}
+
+/* Outputs under the name of an input, by the same name, another path or a link: refused by both
+ * names, and the input is as it was.  Catches a latent of hours replaced by its own clip. */
+static void no_output_replaces_an_input(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *output, *input;
+    } cases[] = {
+        { "decode kept -o kept", "kept", "kept" },
+        { "decode kept -o ./kept", "./kept", "kept" },
+        { "decode link -o kept", "kept", "link" },
+        { "decode kept -o link", "link", "kept" },
+        { "generate --resume kept -o link", "link", "kept" },
+        { "generate --resume kept -o a.mp4 --save-latent kept", "kept", "kept" },
+        { "generate -p x --noise kept -o kept", "kept", "kept" },
+        { "generate -p x --noise noise.mp4.state -o noise.mp4", "noise.mp4.state", "noise" },
+        { "generate --prompt-file kept -o link", "link", "kept" },
+        { "generate --prompt-file kept -o a.mp4 --save-latent ./kept", "./kept", "kept" },
+        { "generate --prompt-file noise.mp4.state -o noise.mp4", "noise.mp4", "noise.mp4.state" },
+        { "generate -p x --negative-file kept -o kept", "kept", "kept" },
+    };
+    char *dir = m2_test_make_dir(), command[600];
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 -o a.mp4 --save-latent kept");
+    snprintf(command, sizeof command,
+             "cd '%s' && cp kept copy && cp kept noise.mp4.state && ln -s kept link", dir);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cli_run(&result, dir, cases[i].arguments);
+        if (result.code != 2 || !strstr(result.err, "would replace") ||
+            !strstr(result.err, cases[i].output) || !strstr(result.err, cases[i].input))
+            fail_msg("%s: exit %d: %s", cases[i].arguments, result.code, result.err);
+        assert_same_file(dir, "kept", "copy");
+        assert_same_file(dir, "noise.mp4.state", "copy");
+    }
     m2_test_remove_tree(dir);
 }
 
@@ -289,6 +339,7 @@ static void too_little_memory_is_said_before_the_first_step(void **state)
     char *dir = m2_test_make_dir();
     cli_run(&result, dir, "generate " PROMPT " -o a.mp4 --ram-limit 1M");
     assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "the weights alone need"));
     assert_non_null(strstr(result.err, "--ram-limit"));
     assert_null(strstr(result.err, "preview 1/"));
     assert_int_equal(cli_count_files(dir, 0), 0);
@@ -323,6 +374,7 @@ int main(void)
         cmocka_unit_test(an_interrupted_run_resumes_to_the_same_bits),
         cmocka_unit_test(a_resumed_run_refuses_other_settings),
         cmocka_unit_test(a_kept_latent_decodes_to_the_same_clip),
+        cmocka_unit_test(no_output_replaces_an_input),
         cmocka_unit_test(a_second_signal_ends_at_once_without_litter),
         cmocka_unit_test(outputs_that_cannot_be_written_are_found_before_the_first_step),
         cmocka_unit_test(states_go_when_they_have_done_their_work),
