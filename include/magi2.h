@@ -199,9 +199,8 @@ typedef struct magi2_stage_bench_request {
 /* The stages beside denoising, each whole and by operators: prompt to features, latents to frames (on
  * the device, the copy to the host apart), latents to sound.  Without params->model_dir and on
  * MAGI2_ERR_NUMERIC as magi2_bench_step. */
-magi2_status magi2_bench_stage(const magi2_params *params,
-                               const magi2_stage_bench_request *request, int as_json,
-                               char **text_out);
+magi2_status magi2_bench_stage(const magi2_params *params, const magi2_stage_bench_request *request,
+                               int as_json, char **text_out);
 void magi2_free(char *text);
 
 /* For signal handlers of a program that must end at once: removes files under way. */

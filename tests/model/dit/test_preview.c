@@ -178,14 +178,13 @@ static velocities run(test_env *env, const m2_ops *ops, const scene *s,
     velocities out = new_velocities(env, s);
     check_ok(
         m2_preview_prepare(env->net, ops, &request, &step, &s->shape, &conditions, hooks, &laid));
-    m2_preview_forward(
-        env->net, ops, &step, &laid,
-        &(m2_preview_step){ .video = &s->video,
-                            .audio = &s->audio,
-                            .timestep = s->timestep,
-                            .video_out = &out.video,
-                            .audio_out = &out.audio },
-        hooks);
+    m2_preview_forward(env->net, ops, &step, &laid,
+                       &(m2_preview_step){ .video = &s->video,
+                                           .audio = &s->audio,
+                                           .timestep = s->timestep,
+                                           .video_out = &out.video,
+                                           .audio_out = &out.audio },
+                       hooks);
     assert_int_equal(request.peak, request_bytes);
     assert_int_equal(step.peak, step_bytes);
     assert_int_equal(step.used, 0);

@@ -4,8 +4,10 @@
 
 #include "musa_bf16.h"
 
-namespace mtmusa {
-namespace wmma {
+namespace mtmusa
+{
+namespace wmma
+{
 struct matrix_a;
 struct matrix_b;
 struct accumulator;
@@ -29,7 +31,7 @@ __device__ void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
                          const fragment<matrix_a, 16, 16, 16, __mt_bfloat16, LayoutA> &a,
                          const fragment<matrix_b, 16, 16, 16, __mt_bfloat16, LayoutB> &b,
                          const fragment<accumulator, 16, 16, 16, float> &c);
-}
-}
+} // namespace wmma
+} // namespace mtmusa
 
 #endif

@@ -35,13 +35,17 @@ enum musaDeviceAttr {
     musaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 
-enum musaMemcpyKind { musaMemcpyHostToDevice = 1, musaMemcpyDeviceToHost, musaMemcpyDeviceToDevice };
+enum musaMemcpyKind {
+    musaMemcpyHostToDevice = 1,
+    musaMemcpyDeviceToHost,
+    musaMemcpyDeviceToDevice
+};
 enum musaFuncAttribute { musaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
-#define musaStreamNonBlocking   1
-#define musaEventDefault        0
-#define musaEventDisableTiming  2
-#define musaHostAllocDefault    0
+#define musaStreamNonBlocking  1
+#define musaEventDefault       0
+#define musaEventDisableTiming 2
+#define musaHostAllocDefault   0
 
 typedef struct MUstream_st *musaStream_t;
 typedef struct MUevent_st *musaEvent_t;

@@ -103,7 +103,7 @@
 /* Of the unsigned values of 32 lanes, given to all. */
 #define gpu_reduce_max(value) __reduce_max_sync(0xffffffffu, (unsigned int)(value))
 #define gpu_reduce_min(value) __reduce_min_sync(0xffffffffu, (unsigned int)(value))
-#define gpu_syncwarp()            __syncwarp()
+#define gpu_syncwarp()        __syncwarp()
 static __device__ __forceinline__ float cuda_rcp(float x)
 {
     float y;

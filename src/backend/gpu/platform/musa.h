@@ -101,9 +101,9 @@
 #define gpu_load_once(pointer)         (*(pointer))
 #define gpu_store_once(pointer, value) (*(pointer) = (value))
 /* Of the unsigned values of 32 lanes, given to all. */
-#define gpu_reduce_max(value)     musa_reduce((unsigned int)(value), 0u)
-#define gpu_reduce_min(value)     (~musa_reduce((unsigned int)(value), ~0u))
-#define gpu_syncwarp()            __syncwarp()
+#define gpu_reduce_max(value) musa_reduce((unsigned int)(value), 0u)
+#define gpu_reduce_min(value) (~musa_reduce((unsigned int)(value), ~0u))
+#define gpu_syncwarp()        __syncwarp()
 static __device__ __forceinline__ unsigned int musa_reduce(unsigned int value, unsigned int flip)
 {
     value ^= flip; /* the smallest is the largest of the complements */
