@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -124,11 +125,27 @@ void m2_temp_discard(m2_temp_file *file)
     free_slot(file);
 }
 
+/* The folder of `path`, and its last part in *name_out. */
+static int stat_folder(const char *path, struct stat *info, const char **name_out)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    *name_out = slash ? slash + 1 : path;
+    const int n = slash ? (int)(slash - path) + 1 : 0;
+    if (snprintf(folder, sizeof folder, "%.*s.", n, path) >= (int)sizeof folder) return 0;
+    return stat(folder, info) == 0;
+}
+
 int m2_is_same_file(const char *a, const char *b)
 {
     struct stat info_a, info_b;
+    const char *name_a, *name_b;
     if (strcmp(a, b) == 0) return 1;
-    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
+    if (stat(a, &info_a) == 0 && stat(b, &info_b) == 0)
+        return info_a.st_dev == info_b.st_dev && info_a.st_ino == info_b.st_ino;
+    /* What is not there yet is known by its folder and its name. */
+    return stat_folder(a, &info_a, &name_a) && stat_folder(b, &info_b, &name_b) &&
+           strcmp(name_a, name_b) == 0 && info_a.st_dev == info_b.st_dev &&
            info_a.st_ino == info_b.st_ino;
 }
 

@@ -10,6 +10,10 @@
 
 m2_status m2_file_read(const char *path, size_t bytes_max, char **text_out, size_t *bytes_out)
 {
+    struct stat info;
+    /* Opening a pipe would wait for who writes to it. */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return m2_fail(M2_ERR_FORMAT, "%s: is a pipe or a device; give an ordinary file", path);
     FILE *file = fopen(path, "rb");
     if (!file) return m2_fail_open(path);
     char *text = NULL;

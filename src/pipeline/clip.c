@@ -218,6 +218,22 @@ static m2_status probe_save_dir(m2_clip *clip)
     return M2_OK;
 }
 
+/* The state file is replaced and, once the clip is whole, removed: only one of ours may be. */
+static m2_status check_state_is_ours(const m2_clip *clip)
+{
+    static const char mark[] = "magi2_state";
+    char head[65536];
+    FILE *file = fopen(clip->state_path, "rb");
+    if (!file) return M2_OK;
+    const size_t n = fread(head, 1, sizeof head, file);
+    fclose(file);
+    if (n == 0 || memmem(head, n, mark, sizeof mark - 1)) return M2_OK;
+    return m2_fail(M2_ERR_ARG,
+                   "%s: is no state file of magi2, and the run would replace it; move it away or "
+                   "give the output another name",
+                   clip->state_path);
+}
+
 /* A file that cannot be read or written is known before the first step, not after the last. */
 static m2_status check_outputs(m2_clip *clip)
 {
@@ -246,6 +262,7 @@ static m2_status check_outputs(m2_clip *clip)
         M2_TRY(probe_file(request->save_latent));
     }
     if (request->save_dir) M2_TRY(probe_save_dir(clip));
+    M2_TRY(check_state_is_ours(clip));
     return probe_file(clip->state_path);
 }
 
@@ -323,6 +340,9 @@ static m2_status run_stages(m2_clip *clip)
     if (is_denoised) {
         clip->engine->ops.upload(&clip->engine->ops, &clip->video, resumed->video.data);
         clip->engine->ops.upload(&clip->engine->ops, &clip->audio, resumed->audio.data);
+        if (clip->request->save_latent)
+            M2_TRY(m2_clip_write_state(clip, clip->request->save_latent, clip->settings.n_steps,
+                                       NULL, NULL));
     } else {
         M2_TRY(m2_clip_encode(clip));
         clip->result.encode_seconds = m2_clip_now() - before;

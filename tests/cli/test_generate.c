@@ -182,6 +182,10 @@ static void a_kept_latent_decodes_to_the_same_clip(void **state)
     run_ok(&result, dir, "generate " PROMPT " --steps 2 -o a.mp4 --save-latent kept.safetensors");
     run_ok(&result, dir, "decode kept.safetensors -o b.mp4");
     assert_same_file(dir, "a.mp4", "b.mp4");
+    /* A denoised run that is taken up again keeps its latents where it is told to. */
+    run_ok(&result, dir, "generate --resume kept.safetensors -o e.mp4 --save-latent again");
+    assert_same_file(dir, "again", "kept.safetensors");
+    assert_same_file(dir, "a.mp4", "e.mp4");
     run_ok(&result, dir, "decode kept.safetensors -o c.mp4 --output-size 160x90");
     assert_non_null(strstr(result.out, "160x90"));
     cli_run(&result, dir, "decode a.mp4 -o d.mp4");
@@ -258,6 +262,9 @@ static void outputs_that_cannot_be_written_are_found_before_the_first_step(void 
         { "true", "--save /proc/self", "/proc/self" },
         { "true", "-o a.mp4 --save-latent a.mp4", "use another" },
         { "true", "-o a.mp4 --save-latent a.mp4.state", "use another" },
+        { "true", "-o a.mp4 --save-latent ./a.mp4.state", "use another" },
+        { "true", "-o a.mp4 --save-latent \"$PWD/a.mp4\"", "use another" },
+        { "echo precious >a.mp4.state", "-o a.mp4", "is no state file of magi2" },
         { "true", "-o $(head -c 252 /dev/zero | tr '\\0' n)", "name too long" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct test_env {
     char *dir, *file;
@@ -303,6 +304,14 @@ static void tiers_are_added_and_replaced(void **state)
                 M2_ERR_FORMAT, "more than 16 tiers");
 }
 
+/* Catches an open that waits for ever for who writes to a pipe. */
+static void a_pipe_is_refused_at_once(void **state)
+{
+    test_env *env = *state;
+    assert_int_equal(mkfifo(env->file, 0600), 0);
+    check_fails(m2_model_config_load(&env->config, env->file), M2_ERR_FORMAT, "is a pipe");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -314,6 +323,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(failing_file_leaves_the_config_unchanged, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(tiers_are_added_and_replaced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_pipe_is_refused_at_once, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
