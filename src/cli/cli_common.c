@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_BYTES_MAX ((size_t)64 << 20)
+/* Two of them, every byte written as an escape of six, fit the header of a state file. */
+#define TEXT_BYTES_MAX ((size_t)8 << 20)
 
 /* Bytes of the character at `c`, 0 if it is none of UTF-8. */
 static int utf8_length(const unsigned char *c)
@@ -127,7 +128,7 @@ char *m2_cli_read_text(const m2_options *options, const char *path, const char *
     if (!is_stdin) fclose(file);
     if (has_failed || n > TEXT_BYTES_MAX) {
         m2_cli_usage(options, "--%s %s: %s", option, path,
-                     has_failed ? "cannot be read" : "is larger than 64 MiB; not a prompt");
+                     has_failed ? "cannot be read" : "is larger than 8 MiB; not a prompt");
         free(text);
         return NULL;
     }
