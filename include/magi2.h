@@ -57,8 +57,9 @@ typedef struct magi2_params {
     const char *model_dir; /* checkpoint root; required                                       */
     const char *backend;   /* "auto" (a GPU if the build and the machine have one), "cpu",
                               "cuda" or "musa"                                                */
-    int device;            /* which GPU, from 0                                               */
-    size_t vram_limit;     /* bytes that may be taken on it; 0: all that are free             */
+    int device;            /* which GPU, from 0; with the CPU, anything else is refused       */
+    size_t vram_limit;     /* bytes that may be taken on it; 0: all that are free; with the
+                              CPU, anything else is refused                                   */
     const char *isa;       /* CPU: NULL is the best of the machine; "ref", "avx2", "avx512"   */
     int n_threads;         /* 0: every CPU that the process may use                           */
     size_t ram_limit;      /* bytes that the plan must stay under; 0: none                    */

@@ -151,6 +151,14 @@ static int has_stages(const m2_gpu *gpu)
     return gpu->staging->buffer[N_STAGES - 1] != NULL;
 }
 
+/* Without staging: done when it returns. */
+static void copy_plainly(m2_gpu *gpu, void *to, const void *from, size_t bytes,
+                         enum gpuMemcpyKind kind, const char *what)
+{
+    note(gpu, gpuMemcpyAsync(to, from, bytes, kind, gpu->stream), what);
+    note(gpu, gpuStreamSynchronize(gpu->stream), what);
+}
+
 void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
@@ -158,9 +166,7 @@ void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host)
     bind(gpu);
     if (bytes == 0) return;
     if (!has_stages(gpu)) {
-        note(gpu, gpuMemcpyAsync(to->data, from_host, bytes, gpuMemcpyHostToDevice, gpu->stream),
-             "upload");
-        note(gpu, gpuStreamSynchronize(gpu->stream), "upload");
+        copy_plainly(gpu, to->data, from_host, bytes, gpuMemcpyHostToDevice, "upload");
         return;
     }
     for (size_t done = 0; done < bytes; done += STAGE_BYTES) {
@@ -183,9 +189,7 @@ void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from)
     bind(gpu);
     if (bytes == 0) return;
     if (!has_stages(gpu)) {
-        note(gpu, gpuMemcpyAsync(to_host, from->data, bytes, gpuMemcpyDeviceToHost, gpu->stream),
-             "download");
-        note(gpu, gpuStreamSynchronize(gpu->stream), "download");
+        copy_plainly(gpu, to_host, from->data, bytes, gpuMemcpyDeviceToHost, "download");
         return;
     }
     for (size_t done = 0; done < bytes; done += STAGE_BYTES) {

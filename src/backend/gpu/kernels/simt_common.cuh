@@ -36,6 +36,25 @@ static __device__ __forceinline__ void simt_put(gpu_bf16 *x, int64_t i, float va
     x[i] = __float2bfloat16_rn(value);
 }
 
+/* Eight elements of a row from `at` on, zeros behind its end; IS_WIDE: rows are whole units, aligned. */
+template <int IS_WIDE, typename Idx>
+static __device__ __forceinline__ uint4 simt_load_unit(const gpu_bf16 *row, Idx width, Idx at)
+{
+    union {
+        gpu_bf16 values[8];
+        uint4 raw;
+    } pack;
+    pack.raw = make_uint4(0, 0, 0, 0);
+    if constexpr (IS_WIDE) {
+        if (at < width) pack.raw = *(const uint4 *)(row + at);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (at + j < width) pack.values[j] = row[at + j];
+    }
+    return pack.raw;
+}
+
 /* Two values as bf16 in a word, the first in the low half.  Conversions in pairs run on the ordinary
  * units of a multiprocessor, single ones on its few special ones. */
 static __device__ __forceinline__ unsigned int simt_bf16_pair(float low, float high)

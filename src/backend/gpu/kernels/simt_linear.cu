@@ -59,25 +59,6 @@ typedef struct bf16_operands {
     uint4 a[UNITS], b[UNITS];
 } bf16_operands;
 
-/* Eight elements of K from k on, of a row that is there, zeros behind the end. */
-template <int IS_WIDE>
-static __device__ __forceinline__ uint4 load_unit(const gpu_bf16 *row, int64_t k_all, int64_t k)
-{
-    union {
-        gpu_bf16 values[8];
-        uint4 raw;
-    } pack;
-    pack.raw = make_uint4(0, 0, 0, 0);
-    if constexpr (IS_WIDE) {
-        if (k < k_all) pack.raw = *(const uint4 *)(row + k);
-    } else {
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (k + j < k_all) pack.values[j] = row[k + j];
-    }
-    return pack.raw;
-}
-
 /* The rows of x and of w that this thread loads from, clamped to those that are there. */
 typedef struct bf16_rows {
     const gpu_bf16 *a[UNITS], *b[UNITS];
@@ -106,8 +87,8 @@ static __device__ __forceinline__ void load_step(const bf16_rows &rows, int64_t 
     const int inside = threadIdx.x % (STEP / 8) * 8; /* SIMT_THREADS is a multiple of STEP / 8 */
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-        to->a[u] = load_unit<IS_WIDE>(rows.a[u], k_all, k + inside);
-        to->b[u] = load_unit<IS_WIDE>(rows.b[u], k_all, k + inside);
+        to->a[u] = simt_load_unit<IS_WIDE>(rows.a[u], k_all, k + inside);
+        to->b[u] = simt_load_unit<IS_WIDE>(rows.b[u], k_all, k + inside);
     }
 }
 

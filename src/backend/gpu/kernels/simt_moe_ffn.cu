@@ -50,25 +50,6 @@ typedef struct moe_shared {
     float stage[SIMT_WARPS][16 * STAGE_COLS];
 } moe_shared;
 
-/* Up to eight elements of a row of `width` from column c on; zeros behind the end. */
-template <int IS_WIDE>
-static __device__ __forceinline__ uint4 load_unit(const gpu_bf16 *row, int width, int c)
-{
-    union {
-        gpu_bf16 values[8];
-        uint4 raw;
-    } pack;
-    pack.raw = make_uint4(0, 0, 0, 0);
-    if constexpr (IS_WIDE) {
-        if (c < width) pack.raw = *(const uint4 *)(row + c);
-    } else {
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (c + j < width) pack.values[j] = row[c + j];
-    }
-    return pack.raw;
-}
-
 /* Rows [row, row + N_ROWS) and columns [column, column + N_COLUMNS) of a matrix [n_rows, width]. */
 template <int N_ROWS, int N_COLUMNS, int IS_WIDE>
 static __device__ __forceinline__ void load_tile(const gpu_bf16 *w, int n_rows, int width, int row,
@@ -79,7 +60,7 @@ static __device__ __forceinline__ void load_tile(const gpu_bf16 *w, int n_rows, 
         const int r = i / (N_COLUMNS / 8), c = i % (N_COLUMNS / 8) * 8;
         uint4 unit = make_uint4(0, 0, 0, 0);
         if (row + r < n_rows)
-            unit = load_unit<IS_WIDE>(w + (int64_t)(row + r) * width, width, column + c);
+            unit = simt_load_unit<IS_WIDE>(w + (int64_t)(row + r) * width, width, column + c);
         *(uint4 *)(to + r * (N_COLUMNS + 8) + c) = unit;
     }
 }
@@ -99,7 +80,7 @@ static __device__ __forceinline__ void load_x(const moe_pointers &p, const moe_s
         uint4 unit = make_uint4(0, 0, 0, 0);
         if (tile.begin + r < tile.end) {
             const int64_t token = p.gather_ids[tile.begin + r];
-            unit = load_unit<IS_WIDE>(p.x + (token * shape.n_heads + tile.head) * shape.dim,
+            unit = simt_load_unit<IS_WIDE>(p.x + (token * shape.n_heads + tile.head) * shape.dim,
                                       shape.dim, d + c);
         }
         *(uint4 *)(to + r * STRIDE + c) = unit;

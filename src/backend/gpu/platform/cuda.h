@@ -65,6 +65,7 @@
 #define gpuHostAllocDefault     cudaHostAllocDefault
 #define gpuFreeHost             cudaFreeHost
 #define gpuMemcpyAsync          cudaMemcpyAsync
+#define gpuMemcpyKind           cudaMemcpyKind
 #define gpuMemcpyHostToDevice   cudaMemcpyHostToDevice
 #define gpuMemcpyDeviceToHost   cudaMemcpyDeviceToHost
 #define gpuMemcpyDeviceToDevice cudaMemcpyDeviceToDevice

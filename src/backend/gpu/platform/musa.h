@@ -65,6 +65,7 @@
 #define gpuHostAllocDefault     musaHostAllocDefault
 #define gpuFreeHost             musaFreeHost
 #define gpuMemcpyAsync          musaMemcpyAsync
+#define gpuMemcpyKind           musaMemcpyKind
 #define gpuMemcpyHostToDevice   musaMemcpyHostToDevice
 #define gpuMemcpyDeviceToHost   musaMemcpyDeviceToHost
 #define gpuMemcpyDeviceToDevice musaMemcpyDeviceToDevice
