@@ -8,6 +8,9 @@
  * The scalar definition of every operator is backend/cpu/ref/<op>.c.  It fixes the order of sums;
  * faster versions on the CPU give the same bits, GPU versions meet the error rule (docs/NUMERICS.md).
  *
+ * Joined operators are two in sequence, for backends that can do both in one pass.  The result
+ * between them is scratch: rounded as it would be, but of no meaning afterwards.
+ *
  * Types   "act" below is bf16 or f32: activations of one call share a type.  All arithmetic is f32,
  *         rounded once to the output's type unless a comment says more.
  * Rounding to bf16 happens exactly where the reference rounds (docs/NUMERICS.md).
@@ -170,6 +173,12 @@ typedef struct m2_mhc_write_args {
     m2_tensor *s_out;        /* [n, 4, D] bf16 */
 } m2_mhc_write_args;
 
+/* mhc_write, then mhc_open of the streams that it wrote. */
+typedef struct m2_mhc_write_open_args {
+    m2_mhc_write_args write;
+    m2_mhc_open_args open; /* coefficients.s is write.s_out; its outputs are not what write reads */
+} m2_mhc_write_open_args;
+
 /* Split qkv, norm q and k per head (f32), rotate (f32), round to bf16, and write row r of the
  * modality order to row seq[r] of the sequence order. */
 typedef struct m2_qk_norm_rope_args {
@@ -193,11 +202,36 @@ typedef struct m2_attention_gate_args {
     m2_tensor *y;         /* [n, H * d] bf16                */
 } m2_attention_gate_args;
 
+/* attention, then attention_gate of its result. */
+typedef struct m2_attention_gated_args {
+    m2_attention_args attention; /* y: scratch                                          */
+    m2_attention_gate_args gate; /* a: attention.y                                      */
+    const m2_tensor *row;        /* [n] i32, the other way round: row[gate.seq[r]] = r   */
+} m2_attention_gated_args;
+
 /* y[i] = (g * sigmoid(1.702 g)) * (l + 1), g = min(x[2i], 7), l = clamp(x[2i + 1], -7, 7). */
 typedef struct m2_swiglu7_args {
     const m2_tensor *x; /* [n, 2 * width] act */
     m2_tensor *y;       /* [n, width] act     */
 } m2_swiglu7_args;
+
+/* linear, then swiglu7 of its result. */
+typedef struct m2_linear_swiglu7_args {
+    m2_linear_args linear; /* y: scratch, [n, 2 * width] */
+    m2_tensor *y;          /* [n, width]                 */
+} m2_linear_swiglu7_args;
+
+/* linear, then qk_norm_rope of its result. */
+typedef struct m2_linear_qk_norm_rope_args {
+    m2_linear_args linear;      /* y: scratch    */
+    m2_qk_norm_rope_args heads; /* qkv: linear.y */
+} m2_linear_qk_norm_rope_args;
+
+/* linear, then the sum of its result with others. */
+typedef struct m2_linear_add_args {
+    m2_linear_args linear; /* y: scratch  */
+    m2_add_args add;       /* c: linear.y */
+} m2_linear_add_args;
 
 /* logits[h][t][e] = sum_d x[t][h][d] * gate[h * E + e][d], f32 products. */
 typedef struct m2_moe_logits_args {
@@ -472,7 +506,8 @@ typedef struct m2_snake_args {
     X(linear) X(rms_norm) X(add) X(gather_rows) X(convert) X(transpose) X(activate)                \
     X(find_nonfinite) X(attention) X(mean_rows)                                                    \
     X(rope_table) X(time_channels) X(mhc_coefficients) X(mhc_read) X(mhc_open) X(mhc_write)        \
-    X(qk_norm_rope) X(attention_gate) X(swiglu7)                                                   \
+    X(mhc_write_open) X(qk_norm_rope) X(attention_gate) X(attention_gated) X(swiglu7)              \
+    X(linear_swiglu7) X(linear_qk_norm_rope) X(linear_add)                                         \
     X(moe_logits) X(moe_select) X(moe_dispatch) X(moe_ffn)                                         \
     X(guidance_mix) X(guidance_skim) X(guidance_rescale) X(unipc_step) X(advance)                  \
     X(text_rope_table) X(text_qk_norm_rope) X(text_gate) X(silu_mul) X(causal_conv_silu)           \

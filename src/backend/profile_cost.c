@@ -171,6 +171,16 @@ m2_cost m2_cost_of_mhc_write(const m2_mhc_write_args *args)
                       .bytes = BYTES(args->s, args->h_res, args->h_post, args->o, args->s_out) };
 }
 
+/* The streams between the two are written, and not read again. */
+m2_cost m2_cost_of_mhc_write_open(const m2_mhc_write_open_args *args)
+{
+    m2_cost cost = m2_cost_of_mhc_open(&args->open);
+    const m2_cost written = m2_cost_of_mhc_write(&args->write);
+    cost.flop += written.flop;
+    cost.bytes += written.bytes - BYTES(args->write.s_out);
+    return cost;
+}
+
 m2_cost m2_cost_of_qk_norm_rope(const m2_qk_norm_rope_args *args)
 {
     return element_wise(BYTES(args->qkv, args->rope, args->seq, args->q, args->k, args->v));
@@ -181,9 +191,40 @@ m2_cost m2_cost_of_attention_gate(const m2_attention_gate_args *args)
     return element_wise(BYTES(args->a, args->g, args->seq, args->y));
 }
 
+/* What an operator costs that takes `between` over from the one before it. */
+static m2_cost joined(m2_cost cost, m2_cost then, const m2_tensor *between)
+{
+    cost.flop += then.flop;
+    cost.bytes += then.bytes - 2 * BYTES(between);
+    return cost;
+}
+
+m2_cost m2_cost_of_attention_gated(const m2_attention_gated_args *args)
+{
+    return joined(m2_cost_of_attention(&args->attention), m2_cost_of_attention_gate(&args->gate),
+                  args->attention.y);
+}
+
 m2_cost m2_cost_of_swiglu7(const m2_swiglu7_args *args)
 {
     return row_wise(args->y, BYTES(args->x, args->y));
+}
+
+m2_cost m2_cost_of_linear_swiglu7(const m2_linear_swiglu7_args *args)
+{
+    return joined(m2_cost_of_linear(&args->linear),
+                  row_wise(args->y, BYTES(args->linear.y, args->y)), args->linear.y);
+}
+
+m2_cost m2_cost_of_linear_qk_norm_rope(const m2_linear_qk_norm_rope_args *args)
+{
+    return joined(m2_cost_of_linear(&args->linear), m2_cost_of_qk_norm_rope(&args->heads),
+                  args->linear.y);
+}
+
+m2_cost m2_cost_of_linear_add(const m2_linear_add_args *args)
+{
+    return joined(m2_cost_of_linear(&args->linear), m2_cost_of_add(&args->add), args->linear.y);
 }
 
 m2_cost m2_cost_of_moe_logits(const m2_moe_logits_args *args)

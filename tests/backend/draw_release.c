@@ -68,16 +68,24 @@ static void run_attention_part(random_case *c, const m2_ops *ops, int64_t n, att
                                                     .q = &q,
                                                     .k = &k,
                                                     .v = &v });
-    ops->attention(ops, &(m2_attention_args){ .q = &q,
-                                              .k = &k,
-                                              .v = &v,
-                                              .sinks = &sinks,
-                                              .segments = segments,
-                                              .n_segments = 2,
-                                              .scale = 1.0f / sqrtf((float)dim),
-                                              .y = &y });
-    ops->attention_gate(ops,
-                        &(m2_attention_gate_args){ .a = &y, .g = &gate, .seq = &seq, .y = &gated });
+    m2_tensor row = m2_tensor_make(&c->arena, M2_I32, n);
+    for (int64_t i = 0; i < n; i++)
+        ((int32_t *)row.data)[((const int32_t *)seq.data)[i]] = (int32_t)i;
+    const m2_attention_gated_args args = {
+        .attention = { .q = &q,
+                       .k = &k,
+                       .v = &v,
+                       .sinks = &sinks,
+                       .segments = segments,
+                       .n_segments = 2,
+                       .scale = 1.0f / sqrtf((float)dim),
+                       .y = &y },
+        .gate = { .a = &y, .g = &gate, .seq = &seq, .y = &gated },
+        .row = &row,
+    };
+    ops->attention(ops, &args.attention);
+    ops->attention_gate(ops, &args.gate);
+    ops->attention_gated(ops, &args);
 }
 
 void release_attention_part(random_case *c, const m2_ops *ops, int64_t n)
@@ -122,8 +130,17 @@ static void run_streams(random_case *c, const m2_ops *ops, int64_t n, int64_t di
         ops,
         &(m2_rms_norm_args){
             .x = &x, .w = &w, .groups = &groups, .eps = 1e-6f, .weight_offset = 1, .y = &normed });
-    ops->mhc_write(
-        ops, &(m2_mhc_write_args){ .s = &s, .h_res = &res, .h_post = &post, .o = &o, .s_out = &s });
+    m2_mhc_write_open_args both = {
+        .write = { .s = &s, .h_res = &res, .h_post = &post, .o = &o, .s_out = &s }
+    };
+    ops->mhc_write(ops, &both.write);
+    m2_tensor next_post = m2_tensor_make(&c->arena, M2_BF16, n, 4);
+    m2_tensor next_res = m2_tensor_make(&c->arena, M2_BF16, n, 4, 4);
+    both.open = open;
+    both.open.coefficients.phi_out = NULL;
+    both.open.coefficients.h_post = &next_post;
+    both.open.coefficients.h_res = &next_res;
+    ops->mhc_write_open(ops, &both);
 }
 
 void release_streams(random_case *c, const m2_ops *ops, int64_t n)
@@ -144,6 +161,53 @@ static void run_product(random_case *c, const m2_ops *ops, int64_t n, int64_t k,
     m2_arena_restore(&c->arena, mark);
 }
 
+/* A product of HIDDEN and what takes its result over. */
+static void run_joined_products(random_case *c, const m2_ops *ops, int64_t n,
+                                const m2_groups *groups)
+{
+    const int64_t n_groups = groups ? groups->n_groups : 1, out = 3 * N_HEADS * HEAD_DIM;
+    const float scale = 1.0f / sqrtf((float)HIDDEN);
+    const size_t mark = m2_arena_save(&c->arena);
+    m2_tensor x = fast(c, M2_BF16, 1, n, HIDDEN);
+    m2_tensor w = fast(c, M2_BF16, scale, n_groups * out, HIDDEN);
+    m2_tensor between = m2_tensor_make(&c->arena, M2_BF16, n, out);
+    m2_tensor q_norm = fast(c, M2_F32, 0.2f, n_groups * HEAD_DIM);
+    m2_tensor k_norm = fast(c, M2_F32, 0.2f, n_groups * HEAD_DIM);
+    m2_tensor rope = fast(c, M2_F32, 0.7f, n, 2 * N_ROT), seq = draw_order(c, n);
+    m2_tensor q = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    m2_tensor k = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    m2_tensor v = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    ops->linear_qk_norm_rope(ops,
+                             &(m2_linear_qk_norm_rope_args){
+                                 .linear = { .x = &x, .w = &w, .groups = groups, .y = &between },
+                                 .heads = { .qkv = &between,
+                                            .q_norm = &q_norm,
+                                            .k_norm = &k_norm,
+                                            .groups = groups,
+                                            .rope = &rope,
+                                            .seq = &seq,
+                                            .eps = 1e-6f,
+                                            .q = &q,
+                                            .k = &k,
+                                            .v = &v } });
+
+    w = m2_tensor_over(w.data, M2_BF16, n_groups * 2 * EXPERT_WIDTH, HIDDEN);
+    between = m2_tensor_over(between.data, M2_BF16, n, 2 * EXPERT_WIDTH);
+    m2_tensor y = m2_tensor_over(q.data, M2_BF16, n, EXPERT_WIDTH);
+    ops->linear_swiglu7(
+        ops, &(m2_linear_swiglu7_args){
+                 .linear = { .x = &x, .w = &w, .groups = groups, .y = &between }, .y = &y });
+
+    w = m2_tensor_over(w.data, M2_BF16, n_groups * HIDDEN, HIDDEN);
+    between = m2_tensor_over(between.data, M2_BF16, n, HIDDEN);
+    m2_tensor a = fast(c, M2_BF16, 1, n, HIDDEN), b = fast(c, M2_BF16, 1, n, HIDDEN);
+    y = m2_tensor_over(v.data, M2_BF16, n, HIDDEN);
+    ops->linear_add(
+        ops, &(m2_linear_add_args){ .linear = { .x = &x, .w = &w, .groups = groups, .y = &between },
+                                    .add = { .a = &a, .b = &b, .c = &between, .y = &y } });
+    m2_arena_restore(&c->arena, mark);
+}
+
 void release_products(random_case *c, const m2_ops *ops, int64_t n)
 {
     const m2_groups groups = three_groups(n);
@@ -153,6 +217,8 @@ void release_products(random_case *c, const m2_ops *ops, int64_t n)
     run_product(c, ops, n, EXPERT_WIDTH, HIDDEN, M2_BF16, &groups);
     run_product(c, ops, n, 48, 4 * HIDDEN, M2_F32, NULL); /* adapters           */
     run_product(c, ops, n, 4 * HIDDEN, 64, M2_F32, NULL); /* the final ones     */
+    run_joined_products(c, ops, n, NULL);
+    run_joined_products(c, ops, n, &groups);
     m2_tensor x = fast(c, M2_BF16, 4, n, 2 * 8192);
     m2_tensor y = m2_tensor_make(&c->arena, M2_BF16, n, 8192);
     ops->swiglu7(ops, &(m2_swiglu7_args){ .x = &x, .y = &y });

@@ -183,8 +183,14 @@ static void released_operators_cost_what_was_counted_by_hand(void **state)
     const m2_cost written = m2_cost_of_mhc_write(
         &(m2_mhc_write_args){ .s = &s, .h_res = &h16, .h_post = &h4, .o = &o, .s_out = &s_out });
     check_near(80 * (opened.flop + written.flop) / 1e12, 1.40 + 0.35, 0.01, "mHC");
-    /* A fused half reads the streams once where these two read them twice. */
+    /* In one pass the streams are read once where these two read them twice. */
     check_near(80 * (opened.bytes + written.bytes) / 1e9, 145.6 + 58.2, 1.0, "bytes of mHC");
+    const m2_mhc_write_open_args both = {
+        .write = { .s = &s, .h_res = &h16, .h_post = &h4, .o = &o, .s_out = &s_out }, .open = open
+    };
+    const m2_cost joined = m2_cost_of_mhc_write_open(&both);
+    check_near(joined.flop, opened.flop + written.flop, 1, "mHC in one pass");
+    check_near(80 * joined.bytes / 1e9, 145.6, 1.0, "bytes of mHC in one pass");
 }
 
 /* Weights of a modality without rows are not read. */

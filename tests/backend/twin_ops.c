@@ -51,9 +51,14 @@ static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_mhc_open] = ONE_ROUNDING,
     [M2_OP_mhc_read] = ONE_ROUNDING,
     [M2_OP_mhc_write] = ONE_ROUNDING,
+    [M2_OP_mhc_write_open] = ONE_ROUNDING,
     [M2_OP_qk_norm_rope] = ONE_ROUNDING,
     [M2_OP_attention_gate] = ONE_ROUNDING,
+    [M2_OP_attention_gated] = { TRUTH, 0, 0, 0.5 },
     [M2_OP_swiglu7] = ONE_ROUNDING,
+    [M2_OP_linear_swiglu7] = MANY_ROUNDINGS,
+    [M2_OP_linear_qk_norm_rope] = MANY_ROUNDINGS,
+    [M2_OP_linear_add] = MANY_ROUNDINGS,
     [M2_OP_moe_logits] = ONE_ROUNDING,
     [M2_OP_moe_select] = { CHOICE, 0, 0, 0 },
     [M2_OP_moe_ffn] = MANY_ROUNDINGS,
@@ -204,6 +209,27 @@ static void check_bf16(const twin_call *call, const m2_tensor *got, const m2_ten
                  call->twin->where, (long long)n_off, (long long)n, name);
 }
 
+/* The first field, up to the last_th, whose tensor begins at `data`. */
+static int field_over(const twin_call *call, int last, const void *data)
+{
+    for (int i = 0; i < last; i++) {
+        const m2_tensor *tensor = m2_field_get(&call->info->fields[i], call->args);
+        if (tensor && tensor->data == data) return i;
+    }
+    return last;
+}
+
+static void gate_in_f32(const m2_attention_gate_args *args)
+{
+    const int64_t n = args->a->shape[0], heads = args->a->shape[1], dim = args->a->shape[2];
+    for (int64_t i = 0; i < n * heads * dim; i++) {
+        const int64_t row = i / (heads * dim), at = ((const int32_t *)args->seq->data)[row];
+        const double g = value_at(args->g, i / dim);
+        ((float *)args->y->data)[i] =
+            (float)(value_at(args->a, at * heads * dim + i % (heads * dim)) / (1 + exp(-g)));
+    }
+}
+
 /* The same call with every bf16 tensor in f32: the result before any rounding. */
 static m2_tensor truth_of(const twin_call *call, m2_arena *arena, int output)
 {
@@ -213,11 +239,22 @@ static m2_tensor truth_of(const twin_call *call, m2_arena *arena, int output)
     for (int i = 0; i < call->info->n_fields; i++) {
         const m2_tensor *tensor = m2_field_get(&call->info->fields[i], call->args);
         if (!tensor || tensor->dtype != M2_BF16) continue;
-        tensors[i] = m2_tensor_new(arena, M2_F32, tensor->n_dims, tensor->shape);
-        m2_convert(tensor->data, M2_BF16, tensors[i].data, M2_F32, m2_tensor_count(tensor));
+        const int other = field_over(call, i, tensor->data);
+        if (other < i) {
+            tensors[i] = tensors[other]; /* the result between two joined operators */
+        } else {
+            tensors[i] = m2_tensor_new(arena, M2_F32, tensor->n_dims, tensor->shape);
+            m2_convert(tensor->data, M2_BF16, tensors[i].data, M2_F32, m2_tensor_count(tensor));
+        }
         m2_field_set(&call->info->fields[i], copy, &tensors[i]);
     }
-    call->info->call(&call->twin->cpu, copy);
+    if (call->op == M2_OP_attention_gated) { /* the gate takes bf16 alone */
+        const m2_attention_gated_args *args = (const void *)copy;
+        call->twin->cpu.attention(&call->twin->cpu, &args->attention);
+        gate_in_f32(&args->gate);
+    } else {
+        call->info->call(&call->twin->cpu, copy);
+    }
     return tensors[output];
 }
 
@@ -423,19 +460,61 @@ static void check_rows(const twin_call *call)
 
 /* ---- one call ---- */
 
+static const m2_mhc_open_args *open_of(const twin_call *call)
+{
+    if (call->op == M2_OP_mhc_open) return call->args;
+    if (call->op == M2_OP_mhc_write_open)
+        return &((const m2_mhc_write_open_args *)call->args)->open;
+    return NULL;
+}
+
+/* The tensor with the other's results. */
+static m2_tensor found(const twin_call *call, const m2_tensor *tensor)
+{
+    m2_tensor other = *tensor;
+    for (int i = 0; i < call->info->n_fields; i++)
+        if (output_of(call, i) && output_of(call, i)->data == tensor->data)
+            other.data = call->got[i];
+    return other;
+}
+
 /* x is read with the coefficients that were found: one that fell to the other side of a tie moves a
  * whole row. */
-static void check_mhc_open(const twin_call *call, m2_tensor *expected, const m2_tensor *got)
+static void check_mhc_read(const twin_call *call, m2_tensor *expected, const m2_tensor *got)
 {
-    const m2_mhc_open_args *args = call->args;
+    const m2_mhc_open_args *args = open_of(call);
+    const m2_tensor h_pre = found(call, args->coefficients.h_pre);
+    const m2_tensor s = found(call, args->coefficients.s);
+    call->twin->cpu.mhc_read(&call->twin->cpu,
+                             &(m2_mhc_read_args){ .s = &s, .h_pre = &h_pre, .x = expected });
+    check_bf16(call, got, expected, "x");
+}
+
+/* Joined operators of ours that are to have the bits of the two: the same arithmetic in one pass. */
+static void run_apart(const twin_call *call)
+{
+    const m2_ops *other = &call->twin->other;
+    if (call->op == M2_OP_mhc_write_open) {
+        const m2_mhc_write_open_args *args = call->args;
+        other->mhc_write(other, &args->write);
+        other->mhc_open(other, &args->open);
+    } else {
+        const m2_attention_gated_args *args = call->args;
+        other->attention(other, &args->attention);
+        other->attention_gate(other, &args->gate);
+    }
+}
+
+static void check_apart(const twin_call *call)
+{
+    if (call->op != M2_OP_mhc_write_open && call->op != M2_OP_attention_gated) return;
+    put_back(call, call->before);
+    run_apart(call);
     for (int i = 0; i < call->info->n_fields; i++) {
-        if (m2_field_get(&call->info->fields[i], call->args) != args->coefficients.h_pre) continue;
-        m2_tensor h_pre = *args->coefficients.h_pre;
-        h_pre.data = call->got[i];
-        call->twin->cpu.mhc_read(
-            &call->twin->cpu,
-            &(m2_mhc_read_args){ .s = args->coefficients.s, .h_pre = &h_pre, .x = expected });
-        check_bf16(call, got, expected, "x");
+        const m2_tensor *tensor = output_of(call, i);
+        if (tensor && memcmp(tensor->data, call->got[i], call->bytes[i]) != 0)
+            fail_msg("%s, %s: the two apart have other bits in %s", call->info->name,
+                     call->twin->where, call->info->fields[i].name);
     }
 }
 
@@ -453,9 +532,8 @@ static void judge(const twin_call *call)
         m2_tensor got = *expected;
         got.data = call->got[i];
         const char *name = call->info->fields[i].name;
-        if (call->op == M2_OP_mhc_open && got.dtype == M2_BF16 &&
-            expected == ((const m2_mhc_open_args *)call->args)->x)
-            check_mhc_open(call, output_of(call, i), &got);
+        if (open_of(call) && expected == open_of(call)->x)
+            check_mhc_read(call, output_of(call, i), &got);
         else if (limit->kind == EXACT || (got.dtype != M2_F32 && got.dtype != M2_BF16))
             check_exact(call, &got, expected, name);
         else if (limit->kind == TRUTH && got.dtype == M2_BF16)
@@ -488,6 +566,7 @@ static void run_and_judge(twin_call *call)
     if (!twin->is_quick) {
         check_second_run(call);
         check_rows(call);
+        check_apart(call);
     }
     put_back(call, call->before);
     call->info->call(&twin->cpu, call->args);

@@ -5,7 +5,8 @@
  *     the other's results are the CPU's within the operator's limits (twin_ops.c says why each),
  *     a second run of the other has the bits of the first,
  *     and, for operators of rows, so has a run over the first half of the rows alone, and one in
- *     which the last row is NaN for all rows before it.
+ *     which the last row is NaN for all rows before it,
+ *     and, for joined operators that promise it, so have the two operators one after the other.
  * The CPU's results stay in the outputs, so that what follows starts from them.
  */
 #ifndef M2_TESTS_BACKEND_TWIN_OPS_H

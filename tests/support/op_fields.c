@@ -27,6 +27,10 @@
     {                                                                                              \
 #field, offsetof(m2_##op##_args, field), M2_FIELD_OUT, 1                                   \
     }
+#define ROWS_SCRATCH(op, field)                                                                    \
+    {                                                                                              \
+#field, offsetof(m2_##op##_args, field), M2_FIELD_SCRATCH, 1                               \
+    }
 #define ROWS_INOUT(op, field)                                                                      \
     {                                                                                              \
 #field, offsetof(m2_##op##_args, field), M2_FIELD_INOUT, 1                                 \
@@ -57,16 +61,41 @@ FIELDS(time_channels) = { ROWS_IN(time_channels, tau), ROWS_INOUT(time_channels,
     ROWS_OUT(op, prefix h_post), ROWS_OUT(op, prefix h_res), ROWS_OUT(op, prefix phi_out),         \
     ROWS_OUT(op, prefix h_pre_f32), ROWS_OUT(op, prefix h_post_f32), ROWS_OUT(op, prefix h_res_f32)
 FIELDS(mhc_coefficients) = { COEFFICIENT_FIELDS(mhc_coefficients, ) };
+#define WRITE_FIELDS(op, prefix)                                                                   \
+    ROWS_IN(op, prefix s), ROWS_IN(op, prefix h_res), ROWS_IN(op, prefix h_post),                  \
+    ROWS_IN(op, prefix o), ROWS_OUT(op, prefix s_out)
 FIELDS(mhc_open) = { COEFFICIENT_FIELDS(mhc_open, coefficients.), ROWS_OUT(mhc_open, x) };
 FIELDS(mhc_read) = { ROWS_IN(mhc_read, s), ROWS_IN(mhc_read, h_pre), ROWS_OUT(mhc_read, x) };
-FIELDS(mhc_write) = { ROWS_IN(mhc_write, s), ROWS_IN(mhc_write, h_res), ROWS_IN(mhc_write, h_post),
-                      ROWS_IN(mhc_write, o), ROWS_OUT(mhc_write, s_out) };
+FIELDS(mhc_write) = { WRITE_FIELDS(mhc_write, ) };
+FIELDS(mhc_write_open) = { WRITE_FIELDS(mhc_write_open, write.),
+                           COEFFICIENT_FIELDS(mhc_write_open, open.coefficients.),
+                           ROWS_OUT(mhc_write_open, open.x) };
 FIELDS(qk_norm_rope) = { IN(qk_norm_rope, qkv), IN(qk_norm_rope, q_norm), IN(qk_norm_rope, k_norm),
                          IN(qk_norm_rope, rope), IN(qk_norm_rope, seq), OUT(qk_norm_rope, q),
                          OUT(qk_norm_rope, k), OUT(qk_norm_rope, v) };
 FIELDS(attention_gate) = { IN(attention_gate, a), IN(attention_gate, g), IN(attention_gate, seq),
                            OUT(attention_gate, y) };
+FIELDS(attention_gated) = { IN(attention_gated, attention.q), IN(attention_gated, attention.k),
+                            IN(attention_gated, attention.v), IN(attention_gated, attention.sinks),
+                            SCRATCH(attention_gated, attention.y), SCRATCH(attention_gated, gate.a),
+                            IN(attention_gated, gate.g), IN(attention_gated, gate.seq),
+                            OUT(attention_gated, gate.y), IN(attention_gated, row) };
 FIELDS(swiglu7) = { ROWS_IN(swiglu7, x), ROWS_OUT(swiglu7, y) };
+FIELDS(linear_swiglu7) = { ROWS_IN(linear_swiglu7, linear.x), IN(linear_swiglu7, linear.w),
+                           IN(linear_swiglu7, linear.bias), ROWS_SCRATCH(linear_swiglu7, linear.y),
+                           ROWS_OUT(linear_swiglu7, y) };
+FIELDS(linear_qk_norm_rope) = {
+    IN(linear_qk_norm_rope, linear.x), IN(linear_qk_norm_rope, linear.w),
+    IN(linear_qk_norm_rope, linear.bias), SCRATCH(linear_qk_norm_rope, linear.y),
+    SCRATCH(linear_qk_norm_rope, heads.qkv),
+    IN(linear_qk_norm_rope, heads.q_norm), IN(linear_qk_norm_rope, heads.k_norm),
+    IN(linear_qk_norm_rope, heads.rope), IN(linear_qk_norm_rope, heads.seq),
+    OUT(linear_qk_norm_rope, heads.q), OUT(linear_qk_norm_rope, heads.k),
+    OUT(linear_qk_norm_rope, heads.v) };
+FIELDS(linear_add) = { ROWS_IN(linear_add, linear.x), IN(linear_add, linear.w),
+                       IN(linear_add, linear.bias), ROWS_SCRATCH(linear_add, linear.y),
+                       ROWS_IN(linear_add, add.a), ROWS_IN(linear_add, add.b),
+                       ROWS_SCRATCH(linear_add, add.c), ROWS_OUT(linear_add, add.y) };
 FIELDS(moe_logits) = { IN(moe_logits, x), IN(moe_logits, gate), OUT(moe_logits, logits) };
 FIELDS(moe_select) = { IN(moe_select, logits), IN(moe_select, bias), IN(moe_select, forced),
                        OUT(moe_select, topk_idx), OUT(moe_select, topk_prob) };
@@ -169,6 +198,12 @@ ptrdiff_t m2_op_groups_offset(m2_op_idx op)
         return offsetof(m2_mhc_coefficients_args, groups);
     case M2_OP_mhc_open:
         return offsetof(m2_mhc_open_args, coefficients.groups);
+    case M2_OP_mhc_write_open:
+        return offsetof(m2_mhc_write_open_args, open.coefficients.groups);
+    case M2_OP_linear_swiglu7:
+        return offsetof(m2_linear_swiglu7_args, linear.groups);
+    case M2_OP_linear_add:
+        return offsetof(m2_linear_add_args, linear.groups);
     default:
         return -1;
     }

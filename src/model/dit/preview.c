@@ -180,6 +180,8 @@ static void lay_out_orders(const preview_call *call, void *host, m2_preview_requ
 
     m2_packing_orders(packing, host, NULL);
     call->ops->upload(call->ops, &request->seq, host);
+    m2_packing_orders(packing, NULL, host);
+    call->ops->upload(call->ops, &request->row, host);
     m2_packing_coords(packing, host);
     m2_tensor in_seq = m2_tensor_make(call->arena, M2_F32, n, M2_COORDS);
     call->ops->upload(call->ops, &in_seq, host);
@@ -217,6 +219,7 @@ m2_status m2_preview_prepare(const m2_preview *preview, const m2_ops *ops, m2_ar
         return m2_fail(M2_ERR_MEMORY, "no memory for the coordinates of %lld tokens", (long long)n);
 
     laid.seq = m2_tensor_make(request, M2_I32, n);
+    laid.row = m2_tensor_make(request, M2_I32, n);
     laid.rope = m2_tensor_make(request, M2_F32, n, 6 * sizes->n_bands);
     laid.first_row = m2_tensor_make(request, M2_I32, largest(packing->n_video, shape->audio_len));
     laid.text_rows = m2_tensor_make(request, M2_BF16, n_text, sizes->residual);
@@ -351,7 +354,7 @@ void m2_preview_forward(const m2_preview *preview, const m2_ops *ops, m2_arena *
         m2_tensor_make(step_arena, M2_BF16, packing->n_tokens, M2_STREAMS, preview->sizes.hidden);
     pre_adapter(&call, step, &s);
     m2_preview_show(&call, "pre", &s);
-    for (int i = 0; i < preview->arch.num_layers; i++) m2_preview_run_layer(&call, i, &s);
+    m2_preview_run_layers(&call, 0, preview->arch.num_layers, &s);
     post_adapter(&call, &s, step);
     m2_arena_restore(step_arena, mark);
 }
@@ -362,5 +365,5 @@ void m2_preview_layer(const m2_preview *preview, const m2_ops *ops, m2_arena *st
 {
     preview_call call = begin_call(preview, ops, step_arena, request, hooks);
     assert(layer_idx >= 0 && layer_idx < preview->arch.num_layers);
-    m2_preview_run_layer(&call, layer_idx, s);
+    m2_preview_run_layers(&call, layer_idx, layer_idx + 1, s);
 }

@@ -51,7 +51,7 @@ typedef struct m2_preview_conditions {
 
 typedef struct m2_preview_request {
     m2_packing packing;
-    m2_tensor seq;                     /* [n] i32: sequence row of every row            */
+    m2_tensor seq, row;                /* [n] i32: sequence row of every row, and back  */
     m2_tensor rope;                    /* [n, 6 * n_bands] f32                          */
     m2_tensor first_row;               /* [max(n_video, audio_len)] i32, all 0          */
     m2_tensor text_rows;               /* [rows of the text group, R] bf16              */

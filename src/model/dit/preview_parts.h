@@ -30,7 +30,7 @@ void m2_preview_show(const preview_call *call, const char *what, const m2_tensor
 m2_tensor m2_preview_linear(const preview_call *call, const m2_tensor *x, const m2_tensor *w,
                             const m2_tensor *bias, const m2_groups *groups, m2_dtype dtype);
 
-/* s [n, 4, hidden] in place. */
-void m2_preview_run_layer(preview_call *call, int layer_idx, m2_tensor *s);
+/* The layers [begin, end) on s [n, 4, hidden], in place. */
+void m2_preview_run_layers(preview_call *call, int begin, int end, m2_tensor *s);
 
 #endif

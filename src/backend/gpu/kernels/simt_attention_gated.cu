@@ -1,0 +1,8 @@
+/* simt_attention_gated.cu - attention and the gate of its heads. */
+#include "backend/gpu/launch.h"
+#include "backend/joined.h"
+
+extern "C" void m2_gpu_attention_gated(const m2_ops *ops, const m2_attention_gated_args *args)
+{
+    m2_joined_attention_gated(ops, args);
+}

@@ -1,0 +1,8 @@
+/* simt_mhc_write_open.cu - the streams after a half layer, and what the next half reads. */
+#include "backend/gpu/launch.h"
+#include "backend/joined.h"
+
+extern "C" void m2_gpu_mhc_write_open(const m2_ops *ops, const m2_mhc_write_open_args *args)
+{
+    m2_joined_mhc_write_open(ops, args);
+}
