@@ -1,7 +1,9 @@
 /* bench_mhc.cu - the kernels of the residual streams: checked against float64 and the CPU's
  * operators, then timed at the shape of a real layer.
  *
- *     bench_mhc portable|open|write|time [warm-up seconds] */
+ *     bench_mhc portable|open|write|joined|many|time|hot [warm-up seconds]
+ *
+ * `hot` times each kernel between products that bring the card to its power limit, as a layer does. */
 #include "bench/gpu/bench_device.cuh"
 
 extern "C" {
@@ -99,7 +101,7 @@ static void truth_rows(void *context, int64_t begin, int64_t end, int worker)
     for (int64_t row = begin; row < end; row++) truth_row((half_case *)context, row);
 }
 
-static void make_case(bench_device *device, half_case *c)
+static void make_inputs(half_case *c)
 {
     const int64_t k = 4 * c->width, n_groups = c->has_groups ? c->groups.n_groups : 1;
     bench_random random = { (uint64_t)(c->n * 7 + c->width) };
@@ -109,6 +111,11 @@ static void make_case(bench_device *device, half_case *c)
     for (int i = 3; i < 9; i++)
         c->values[i] = bench_values(&random, M2_F32, i < 6 ? 1 : i < 8 ? 4 : 16, 1.0f);
     for (int i = 3; i < 6; i++) *(float *)c->values[i] = 0.5f + 0.3f * (float)i;
+}
+
+static void make_case(bench_device *device, half_case *c)
+{
+    make_inputs(c);
     for (int i = 0; i < N_OUTPUTS; i++)
         c->truth[i] = (double *)malloc((size_t)(c->n * output_width(c, i)) * sizeof(double));
     m2_parallel_for(device->host.pool, c->n, 1, truth_rows, c);
@@ -177,16 +184,21 @@ static void free_tensors(half_tensors *t, int on_device)
     }
 }
 
-/* The case's first n rows (of its groups what is left); outputs to got, the caller frees. */
-static void run(bench_device *device, half_case *c, int64_t n, int with_f32, void **got)
+/* Of the case's groups what its first n rows leave; gives back what they were. */
+static m2_groups cut_groups(half_case *c, int64_t n)
 {
-    half_tensors t;
     const m2_groups groups = c->groups;
     for (int g = 0; g <= groups.n_groups; g++)
         if (c->groups.begin[g] > n) c->groups.begin[g] = n;
+    return groups;
+}
+
+/* The case's first n rows; outputs to got, the caller frees. */
+static void run(bench_device *device, half_case *c, int64_t n, int with_f32, void **got)
+{
+    half_tensors t;
+    const m2_groups groups = cut_groups(c, n);
     make_tensors(device, c, n, 1, with_f32, &t);
-    device->ops.mhc_coefficients = m2_gpu_mhc_coefficients;
-    device->ops.mhc_read = m2_gpu_mhc_read;
     m2_gpu_mhc_open(&device->ops, &t.args);
     bench_wait(device, "mhc_open");
     for (int i = 0; i < N_OUTPUTS; i++) got[i] = bench_download(device, &t.out[i]);
@@ -292,62 +304,235 @@ static void check_write(bench_device *device)
     printf("write: checked\n");
 }
 
+/* ---- write, then open ------------------------------------------------------------------------ */
+
+enum { IN_SEQUENCE, JOINED, JOINED_IN_PLACE };
+
+typedef struct joined_case {
+    half_case half;
+    void *o, *h_res, *h_post;
+} joined_case;
+
+typedef struct joined_tensors {
+    half_tensors half; /* in[0]: the streams that are written */
+    m2_tensor s, o, h_res, h_post;
+    m2_mhc_write_open_args args;
+} joined_tensors;
+
+static void make_joined(joined_case *c, int64_t n, int kind)
+{
+    bench_random random = { (uint64_t)n + 77 };
+    memset(c, 0, sizeof *c);
+    c->half.n = n;
+    c->half.width = 3072;
+    c->half.has_groups = kind > 0;
+    c->half.groups.n_groups = 3;
+    c->half.groups.begin[1] = kind == 1 ? n / 3 : 0;
+    c->half.groups.begin[2] = kind == 1 ? n / 3 + (n > 3) : n;
+    c->half.groups.begin[3] = n;
+    make_inputs(&c->half);
+    c->o = bench_values(&random, M2_BF16, n * 3072, 1.0f);
+    c->h_res = bench_values(&random, M2_BF16, n * 16, 0.5f);
+    c->h_post = bench_values(&random, M2_BF16, n * 4, 0.5f);
+}
+
+static void free_joined(joined_case *c)
+{
+    for (int i = 0; i < 9; i++) free(c->half.values[i]);
+    free(c->o), free(c->h_res), free(c->h_post);
+}
+
+static void make_joined_tensors(bench_device *device, joined_case *c, int64_t n, int way,
+                                joined_tensors *t)
+{
+    make_tensors(device, &c->half, n, 1, 0, &t->half);
+    t->s = t->half.in[0];
+    if (way != JOINED_IN_PLACE) t->half.in[0] = bench_tensor(device, M2_BF16, n, 4, 3072, 0);
+    t->o = bench_tensor(device, M2_BF16, n, 3072, 1, c->o);
+    t->h_res = bench_tensor(device, M2_BF16, n, 4, 4, c->h_res);
+    t->h_post = bench_tensor(device, M2_BF16, n, 4, 1, c->h_post);
+    const m2_mhc_write_args write = { &t->s, &t->h_res, &t->h_post, &t->o, &t->half.in[0] };
+    t->args.write = write;
+    t->args.open = t->half.args;
+}
+
+static void free_joined_tensors(joined_tensors *t, int way)
+{
+    if (way != JOINED_IN_PLACE) gpuFree(t->s.data);
+    gpuFree(t->o.data), gpuFree(t->h_res.data), gpuFree(t->h_post.data);
+    free_tensors(&t->half, 1);
+}
+
+/* Outputs up to X, then the new streams, of the first n rows: `times` launches. */
+static void run_joined(bench_device *device, joined_case *c, int64_t n, int way, int times,
+                       void **got)
+{
+    joined_tensors t;
+    const m2_groups groups = cut_groups(&c->half, n);
+    make_joined_tensors(device, c, n, way, &t);
+    for (int i = 0; i < times; i++) {
+        if (way == IN_SEQUENCE) {
+            m2_gpu_mhc_write(&device->ops, &t.args.write);
+            m2_gpu_mhc_open(&device->ops, &t.args.open);
+        } else {
+            m2_gpu_mhc_write_open(&device->ops, &t.args);
+        }
+    }
+    for (int i = 0; i <= X; i++) got[i] = bench_download(device, &t.half.out[i]);
+    got[X + 1] = bench_download(device, &t.half.in[0]);
+    free_joined_tensors(&t, way);
+    c->half.groups = groups;
+}
+
+static void compare_joined(bench_device *device, void **a, void **b, int64_t n, const char *what)
+{
+    static const int64_t widths[X + 2] = { 4, 4, 16, 3072, 4 * 3072 };
+    for (int i = 0; i < X + 2; i++)
+        bench_check(device, !memcmp(a[i], b[i], (size_t)(n * widths[i]) * 2),
+                    "write and open, n %d: %s of output %d", (int)n, what, i);
+}
+
+static void check_joined_case(bench_device *device, int64_t n, int kind, int times)
+{
+    void *got[4][X + 2];
+    joined_case c;
+    const int64_t fewer = n > 5 ? n - 5 : n;
+    make_joined(&c, n, kind);
+    run_joined(device, &c, n, IN_SEQUENCE, 1, got[0]);
+    run_joined(device, &c, n, JOINED, times, got[1]);
+    run_joined(device, &c, n, JOINED_IN_PLACE, 1, got[2]);
+    run_joined(device, &c, fewer, JOINED_IN_PLACE, 1, got[3]);
+    compare_joined(device, got[0], got[1], n, "bits of the sequence");
+    compare_joined(device, got[0], got[2], n, "bits in place");
+    compare_joined(device, got[0], got[3], fewer, "bits for fewer rows");
+    for (int i = 0; i < 4 * (X + 2); i++) free(got[i / (X + 2)][i % (X + 2)]);
+    free_joined(&c);
+}
+
+static void check_joined(bench_device *device)
+{
+    static const int64_t more[] = { 31, 63, 64, 65, 997, 1003 };
+    for (int kind = 0; kind < 3; kind++) {
+        for (int64_t n = 1; n <= 17; n++) check_joined_case(device, n, kind, 1);
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            check_joined_case(device, more[i], kind, 1);
+    }
+    printf("write and open: checked\n");
+}
+
+/* Enough launches to meet an exchange that can hang or be overtaken. */
+static void check_many(bench_device *device)
+{
+    check_joined_case(device, 29616, 1, 1500);
+    check_joined_case(device, 300, 1, 20000);
+    printf("write and open: many launches checked\n");
+}
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 typedef struct timed {
     bench_device *device;
-    half_tensors *t;
-    m2_mhc_write_args write;
+    joined_tensors t;
+    unsigned int *heat;
 } timed;
 
 static void run_open(void *context)
 {
     timed *l = (timed *)context;
-    m2_gpu_mhc_open(&l->device->ops, &l->t->args);
+    m2_gpu_mhc_open(&l->device->ops, &l->t.args.open);
 }
 
 static void run_write(void *context)
 {
     timed *l = (timed *)context;
-    m2_gpu_mhc_write(&l->device->ops, &l->write);
+    m2_gpu_mhc_write(&l->device->ops, &l->t.args.write);
 }
 
-static void time_half(bench_device *device, int64_t n, int n_groups, double warm_s)
+static void run_both(void *context)
 {
-    half_case c;
-    half_tensors t;
-    bench_random random = { 3 };
-    memset(&c, 0, sizeof c);
-    c.n = n;
-    c.width = 3072;
-    c.has_groups = n_groups > 1;
-    c.groups.n_groups = n_groups;
-    for (int g = 0; g < n_groups; g++)
-        c.groups.begin[g + 1] = g + 1 < n_groups ? n - 500 * (n_groups - g - 1) : n;
-    const int64_t counts[9] = { n * 4 * 3072, n_groups * 12288, 12288 * OUT, 1, 1, 1, 4, 4, 16 };
-    for (int i = 0; i < 9; i++)
-        c.values[i] = bench_values(&random, i == 0 ? M2_BF16 : M2_F32, counts[i], 1.0f);
-    make_tensors(device, &c, n, 1, 0, &t);
-    device->ops.mhc_coefficients = m2_gpu_mhc_coefficients;
-    device->ops.mhc_read = m2_gpu_mhc_read;
-    m2_tensor s_out = bench_tensor(device, M2_BF16, n, 4, 3072, 0);
-    timed l = { device, &t, { &t.in[0], &t.out[H_RES], &t.out[H_POST], &t.out[X], &t.in[0] } };
-    const double open = bench_time(device, run_open, &l, warm_s, 50);
-    l.write.s_out = &s_out;
-    const double write = bench_time(device, run_write, &l, 0.1, 50);
-    l.write.s_out = &t.in[0];
-    const double in_place = bench_time(device, run_write, &l, 0.1, 50);
-    printf("n %6d groups %d: open %.3f ms (%.2f TB/s)  write %.3f ms (%.2f TB/s)  in place %.3f\n",
-           (int)n, n_groups, open, n * 10.0 * 3072 / open / 1e9, write,
-           n * 18.0 * 3072 / write / 1e9, in_place);
-    if (n > 20000) {
-        device->gpu.use_portable = 1;
-        printf("  portable open %.3f ms\n", bench_time(device, run_open, &l, 0.0, 10));
-        device->gpu.use_portable = 0;
+    timed *l = (timed *)context;
+    m2_gpu_mhc_write_open(&l->device->ops, &l->t.args);
+}
+
+/* Products of values in registers: nothing but heat. */
+static __global__ void heat_kernel(unsigned int *out, int rounds)
+{
+    using namespace gpu_wmma;
+    fragment<matrix_a, 16, 16, 16, gpu_bf16, row_major> a[2];
+    fragment<matrix_b, 16, 16, 16, gpu_bf16, col_major> b[2];
+    fragment<accumulator, 16, 16, 16, float> sum[4];
+    unsigned int state = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int f = 0; f < 2; f++) {
+        for (int i = 0; i < a[f].num_elements; i++) {
+            state = state * 1664525u + 1013904223u;
+            a[f].x[i] = __float2bfloat16((float)(int)state * 0x1p-31f);
+            b[f].x[i] = __float2bfloat16((float)(int)(state * 69069u) * 0x1p-31f);
+        }
     }
-    gpuFree(s_out.data);
-    free_tensors(&t, 1);
-    for (int i = 0; i < 9; i++) free(c.values[i]);
+    for (int f = 0; f < 4; f++) fill_fragment(sum[f], 0.0f);
+    for (int i = 0; i < rounds; i++)
+        for (int f = 0; f < 4; f++) mma_sync(sum[f], a[f % 2], b[f / 2], sum[f]);
+    if (sum[0].x[0] + sum[1].x[0] + sum[2].x[0] + sum[3].x[0] == 0.125f) *out = state;
+}
+
+/* Milliseconds of one call among products, six of the time of one such call to one of it. */
+static double time_hot(timed *l, bench_body *body, double warm_s)
+{
+    const gpuStream_t stream = l->device->gpu.stream;
+    gpuEvent_t begin, end;
+    double sum = 0, warmed = 0;
+    int n = 0;
+    gpuEventCreateWithFlags(&begin, gpuEventDefault);
+    gpuEventCreateWithFlags(&end, gpuEventDefault);
+    while (n < 50) {
+        float ms = 0;
+        heat_kernel<<<l->device->gpu.n_mps * 4, 256, 0, stream>>>(l->heat, 8000);
+        gpuEventRecord(begin, stream);
+        body(l);
+        gpuEventRecord(end, stream);
+        bench_wait(l->device, "timed kernel");
+        gpuEventElapsedTime(&ms, begin, end);
+        warmed += 7 * ms / 1e3;
+        if (warmed < warm_s) continue;
+        sum += ms;
+        n++;
+    }
+    gpuEventDestroy(begin);
+    gpuEventDestroy(end);
+    return sum / n;
+}
+
+static void time_half(bench_device *device, int64_t n, int n_groups, int is_hot, double warm_s)
+{
+    static const char *const names[] = { "open", "write", "write and open" };
+    static bench_body *const bodies[] = { run_open, run_write, run_both };
+    static const int bytes[] = { 10 * 3072, 18 * 3072, 20 * 3072 };
+    joined_case c;
+    timed l = { device };
+    make_joined(&c, n, 0);
+    c.half.has_groups = 0; /* values for more than one group are of no matter */
+    free(c.half.values[1]);
+    bench_random random = { 3 };
+    c.half.values[1] = bench_values(&random, M2_F32, n_groups * 4 * 3072, 0.2f);
+    c.half.has_groups = n_groups > 1;
+    c.half.groups.n_groups = n_groups;
+    for (int g = 0; g < n_groups; g++)
+        c.half.groups.begin[g + 1] = g + 1 < n_groups ? n - 500 * (n_groups - g - 1) : n;
+    make_joined_tensors(device, &c, n, JOINED, &l.t);
+    l.t.args.write.s_out = &l.t.s; /* in place, as in a layer, but of values that do not grow */
+    l.t.args.open.coefficients.s = &l.t.s;
+    bench_must(gpuMalloc((void **)&l.heat, sizeof *l.heat), "memory");
+    gpuMemsetAsync(l.t.h_res.data, 0, m2_tensor_bytes(&l.t.h_res), device->gpu.stream);
+    printf("n %6d groups %d%s:", (int)n, n_groups, is_hot ? " hot" : "");
+    for (int i = 0; i < 3; i++) {
+        const double ms = is_hot ? time_hot(&l, bodies[i], warm_s)
+                                 : bench_time(device, bodies[i], &l, warm_s, 50);
+        printf("  %s %.3f ms (%.2f TB/s)", names[i], ms, (double)n * bytes[i] / ms / 1e9);
+    }
+    printf("\n");
+    gpuFree(l.heat);
+    free_joined_tensors(&l.t, JOINED);
+    free_joined(&c);
 }
 
 int main(int argc, char **argv)
@@ -356,13 +541,20 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "time";
     const double warm_s = argc > 2 ? atof(argv[2]) : 0.3;
     bench_open(&device);
+    device.ops.mhc_coefficients = m2_gpu_mhc_coefficients;
+    device.ops.mhc_read = m2_gpu_mhc_read;
+    device.ops.mhc_write = m2_gpu_mhc_write;
+    device.ops.mhc_open = m2_gpu_mhc_open;
     if (!strcmp(what, "portable")) check_halves(&device, 1);
     if (!strcmp(what, "open")) check_halves(&device, 0);
     if (!strcmp(what, "write")) check_write(&device);
-    if (!strcmp(what, "time")) {
-        time_half(&device, 29616, 1, warm_s);
-        time_half(&device, 29616, 3, 0.1);
-        time_half(&device, 1000, 1, 0.1);
+    if (!strcmp(what, "joined")) check_joined(&device);
+    if (!strcmp(what, "many")) check_many(&device);
+    if (!strcmp(what, "time") || !strcmp(what, "hot")) {
+        const int is_hot = what[0] == 'h';
+        time_half(&device, 29616, 1, is_hot, warm_s);
+        time_half(&device, 29616, 3, is_hot, is_hot ? warm_s : 0.1);
+        time_half(&device, 1000, 1, is_hot, 0.1);
     }
     if (device.n_failed) printf("%s: %d checks failed\n", what, device.n_failed);
     return device.n_failed > 0;

@@ -4,5 +4,6 @@
 
 extern "C" void m2_gpu_mhc_write_open(const m2_ops *ops, const m2_mhc_write_open_args *args)
 {
+    if (M2_GPU_TRY_SM90(mhc_write_open, m2_gpu_of(ops), args)) return;
     m2_joined_mhc_write_open(ops, args);
 }

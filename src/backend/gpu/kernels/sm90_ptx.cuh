@@ -151,14 +151,13 @@ SM90_INLINE void sm90_cluster_sync(void)
                      : "memory");
 }
 
-/* To a place of sm90_place_in; the 4 bytes complete at a barrier of that block. */
-SM90_INLINE void sm90_send(uint32_t place, uint32_t bar_place, float value)
+/* To a place of sm90_place_in, aligned to 16 bytes; they complete at a barrier of that block. */
+SM90_INLINE void sm90_send(uint32_t place, uint32_t bar_place, float4 value)
 {
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(
-            place),
-        "r"(bar_place), "f"(value)
-        : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0], {%2, %3, %4, %5}, [%1];" ::"r"(place),
+                 "r"(bar_place), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
 }
 
 /* Moves registers between warpgroups: the first statement of each role's branch. */
