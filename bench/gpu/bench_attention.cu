@@ -1,4 +1,5 @@
-/* bench_attention.cu - the attention of Hopper against float64, then against the clock.
+/* bench_attention.cu - the attention of Hopper against float64, its gated form against attention and
+ * gate in sequence, then against the clock.
  *
  *     bench_attention check             every check, exit code 1 if one fails
  *     bench_attention time [seconds]    speed at the preview's sizes after so many seconds of warm-up
@@ -56,6 +57,9 @@ typedef struct problem {
     int64_t segments[17];
     gpu_bf16 *q, *k, *v, *y;
     float *sinks;
+    /* Of make_gated: [n, n_heads], as y, [n] and its inverse. */
+    gpu_bf16 *gates, *gated;
+    int32_t *seq, *places;
 } problem;
 
 static void *take(size_t bytes)
@@ -91,8 +95,37 @@ static problem make(int64_t n_heads, int64_t n_kv_heads, const float *sinks, int
     return p;
 }
 
+/* With gates and a random order of rows. */
+static problem make_gated(int64_t n_heads, int64_t n_kv_heads, const float *sinks, int n_sinks,
+                          int n_segments, const int64_t *lengths)
+{
+    problem p = make(n_heads, n_kv_heads, sinks, n_sinks, n_segments, lengths);
+    int32_t *seq = (int32_t *)malloc(2 * p.n * sizeof(int32_t)), *places = seq + p.n;
+    for (int64_t i = 0; i < p.n; i++) seq[i] = (int32_t)i;
+    for (int64_t i = p.n - 1; i > 0; i--) {
+        const int64_t other = rand() % (i + 1);
+        const int32_t was = seq[i];
+        seq[i] = seq[other];
+        seq[other] = was;
+    }
+    for (int64_t i = 0; i < p.n; i++) places[seq[i]] = (int32_t)i;
+    p.gates = (gpu_bf16 *)take(p.n * n_heads * 2);
+    p.gated = (gpu_bf16 *)take((p.n + 1) * n_heads * DIM * 2);
+    p.seq = (int32_t *)take(p.n * sizeof(int32_t));
+    p.places = (int32_t *)take(p.n * sizeof(int32_t));
+    fill_normal<<<1024, 256>>>(p.gates, p.n * n_heads, 4ull << 40);
+    must(cudaMemcpy(p.seq, seq, p.n * sizeof(int32_t), gpuMemcpyHostToDevice), "order");
+    must(cudaMemcpy(p.places, places, p.n * sizeof(int32_t), gpuMemcpyHostToDevice), "order");
+    free(seq);
+    return p;
+}
+
 static void drop(problem *p)
 {
+    gpuFree(p->gates);
+    gpuFree(p->gated);
+    gpuFree(p->seq);
+    gpuFree(p->places);
     gpuFree(p->q);
     gpuFree(p->k);
     gpuFree(p->v);
@@ -112,8 +145,34 @@ static m2_tensor tensor_of(void *data, m2_dtype dtype, int64_t a, int64_t b, int
     return t;
 }
 
-/* Segments [first, first + n) alone. */
-static void attend(m2_gpu *gpu, const problem *p, int first, int n)
+/* What follows the attention of a whole problem. */
+typedef enum gate_kind { NO_GATE, GATE_JOINED, GATE_AFTER } gate_kind;
+
+static void gate(m2_gpu *gpu, const problem *p, const m2_attention_args *attention, gate_kind kind)
+{
+    const m2_tensor g = tensor_of(p->gates, M2_BF16, p->n, p->n_heads, 0);
+    const m2_tensor seq = tensor_of(p->seq, M2_I32, p->n, 1, 0);
+    const m2_tensor places = tensor_of(p->places, M2_I32, p->n, 1, 0);
+    m2_tensor y = tensor_of(p->gated, M2_BF16, p->n, p->n_heads * DIM, 0);
+    m2_attention_gated_args args = {};
+    args.attention = *attention;
+    args.gate.a = attention->y;
+    args.gate.g = &g;
+    args.gate.seq = &seq;
+    args.gate.y = &y;
+    args.row = &places;
+    m2_ops ops = {};
+    ops.device = gpu;
+    if (kind == GATE_AFTER) {
+        m2_gpu_attention_gate(&ops, &args.gate);
+    } else if (!m2_sm90_attention_gated(gpu, &args)) {
+        fprintf(stderr, "the kernel refuses this call\n");
+        exit(1);
+    }
+}
+
+/* Segments [first, first + n) alone; gated: all of them. */
+static void attend(m2_gpu *gpu, const problem *p, int first, int n, gate_kind kind)
 {
     const int64_t begin = p->segments[first], rows = p->segments[first + n] - begin;
     const int64_t q_at = begin * p->n_heads * DIM, k_at = begin * p->n_kv_heads * DIM;
@@ -133,23 +192,30 @@ static void attend(m2_gpu *gpu, const problem *p, int first, int n)
     args.n_segments = n;
     args.scale = 0.0883883476f; /* 128^-0.5 */
     args.y = &y;
-    if (!m2_sm90_attention(gpu, &args)) {
+    if (kind != GATE_JOINED && !m2_sm90_attention(gpu, &args)) {
         fprintf(stderr, "the kernel refuses this call\n");
         exit(1);
     }
+    if (kind != NO_GATE) gate(gpu, p, &args, kind);
     must(gpu->error, "launch");
 }
 
 /* The result of all segments, after NaN was written everywhere it belongs. */
-static uint16_t *attend_fresh(m2_gpu *gpu, const problem *p)
+static uint16_t *attend_fresh_as(m2_gpu *gpu, const problem *p, gate_kind kind)
 {
     const size_t values = (size_t)(p->n + 1) * p->n_heads * DIM;
-    must(gpuMemsetAsync(p->y, 0xff, values * 2, gpu->stream), "poison");
-    attend(gpu, p, 0, p->n_segments);
+    gpu_bf16 *to = kind == NO_GATE ? p->y : p->gated;
+    must(gpuMemsetAsync(to, 0xff, values * 2, gpu->stream), "poison");
+    attend(gpu, p, 0, p->n_segments, kind);
     uint16_t *y = (uint16_t *)malloc(values * 2);
-    must(gpuMemcpyAsync(y, p->y, values * 2, gpuMemcpyDeviceToHost, gpu->stream), "result");
+    must(gpuMemcpyAsync(y, to, values * 2, gpuMemcpyDeviceToHost, gpu->stream), "result");
     must(gpuStreamSynchronize(gpu->stream), "attention");
     return y;
+}
+
+static uint16_t *attend_fresh(m2_gpu *gpu, const problem *p)
+{
+    return attend_fresh_as(gpu, p, NO_GATE);
 }
 
 /* ---- truth ---------------------------------------------------------------------------------- */
@@ -411,7 +477,7 @@ static void check_bits(m2_gpu *gpu, const float *sinks)
 
     n_other = 0;
     must(gpuMemsetAsync(p.y, 0xff, (p.n + 1) * row_bytes, gpu->stream), "poison");
-    for (int i = 0; i < p.n_segments; i++) attend(gpu, &p, i, 1);
+    for (int i = 0; i < p.n_segments; i++) attend(gpu, &p, i, 1, NO_GATE);
     uint16_t *again = (uint16_t *)malloc(p.n * row_bytes);
     must(gpuStreamSynchronize(gpu->stream), "segments");
     must(cudaMemcpy(again, p.y, p.n * row_bytes, gpuMemcpyDeviceToHost), "result");
@@ -437,6 +503,30 @@ static void check_bits(m2_gpu *gpu, const float *sinks)
     drop(&p);
 }
 
+/* The gate in the attention's last lines gives what attention and gate in sequence give, bit for bit, also
+ * in rows that are computed again, and writes no row but its own. */
+static void check_gated(m2_gpu *gpu, const float *sinks)
+{
+    const int64_t many[11] = { 1, 300, 0, 177, 64, 9, 400, 128, 5, 33, 129 };
+    const int64_t preview[2] = { 15015, 14601 };
+    char name[64];
+    for (int i = 0; i < 5; i++) {
+        problem p = i == 4 ? make_gated(24, 24, sinks, 1, 2, preview)
+                           : make_gated(8, 2, sinks, i % 3, 11, many);
+        for (int64_t row = 7; i >= 3 && row < p.n; row += 97)
+            scale_row(p.q, row, p.n_heads * DIM, 200.0f);
+        uint16_t *apart = attend_fresh_as(gpu, &p, GATE_AFTER);
+        uint16_t *joined = attend_fresh_as(gpu, &p, GATE_JOINED);
+        const size_t bytes = (size_t)(p.n + 1) * p.n_heads * DIM * 2;
+        snprintf(name, sizeof name, "gated, %d rows, %d sinks%s", (int)p.n, (int)p.n_sinks,
+                 i >= 3 ? ", rows again" : "");
+        report(!memcmp(apart, joined, bytes), name, "");
+        free(apart);
+        free(joined);
+        drop(&p);
+    }
+}
+
 /* ---- time ----------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b)
@@ -445,33 +535,47 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static float milliseconds(m2_gpu *gpu, const problem *p, gpuEvent_t begin, gpuEvent_t end)
+static float milliseconds(m2_gpu *gpu, const problem *p, gate_kind kind, gpuEvent_t begin,
+                          gpuEvent_t end)
 {
     float ms = 0.0f;
     must(gpuEventRecord(begin, gpu->stream), "event");
-    attend(gpu, p, 0, p->n_segments);
+    attend(gpu, p, 0, p->n_segments, kind);
     must(gpuEventRecord(end, gpu->stream), "event");
     must(gpuEventSynchronize(end), "attention");
     must(gpuEventElapsedTime(&ms, begin, end), "event");
     return ms;
 }
 
+static void time_kind(m2_gpu *gpu, const problem *p, const char *name, gate_kind kind,
+                      double warm_s, int n_runs)
+{
+    static const char *const kinds[] = { "alone", "gated", "and gate" };
+    gpuEvent_t begin, end;
+    must(gpuEventCreateWithFlags(&begin, gpuEventDefault), "event");
+    must(gpuEventCreateWithFlags(&end, gpuEventDefault), "event");
+    for (double spent = 0.0; spent < warm_s * 1e3;) spent += milliseconds(gpu, p, kind, begin, end);
+    float ms[100];
+    for (int i = 0; i < n_runs; i++) ms[i] = milliseconds(gpu, p, kind, begin, end);
+    qsort(ms, n_runs, sizeof *ms, by_value);
+    double pairs = 0.0;
+    for (int i = 0; i < p->n_segments; i++) {
+        const double n = (double)(p->segments[i + 1] - p->segments[i]);
+        pairs += n * n;
+    }
+    printf("%s %-8s %8.3f ms median, %8.3f best, %6.1f TFLOP/s\n", name, kinds[kind],
+           ms[n_runs / 2], ms[0], 4.0 * DIM * p->n_heads * pairs / ms[n_runs / 2] * 1e-9);
+    fflush(stdout);
+}
+
 static void time_shape(m2_gpu *gpu, const char *name, int64_t a, int64_t b, const float *sinks,
                        double warm_s, int n_runs)
 {
     const int64_t lengths[2] = { a, b };
-    problem p = make(24, 24, sinks, 1, 2, lengths);
-    gpuEvent_t begin, end;
-    must(gpuEventCreateWithFlags(&begin, gpuEventDefault), "event");
-    must(gpuEventCreateWithFlags(&end, gpuEventDefault), "event");
-    for (double spent = 0.0; spent < warm_s * 1e3;) spent += milliseconds(gpu, &p, begin, end);
-    float ms[100];
-    for (int i = 0; i < n_runs; i++) ms[i] = milliseconds(gpu, &p, begin, end);
-    qsort(ms, n_runs, sizeof *ms, by_value);
-    const double flop = 4.0 * DIM * 24 * ((double)a * a + (double)b * b);
-    printf("%-8s %8.3f ms median, %8.3f best, %6.1f TFLOP/s\n", name, ms[n_runs / 2], ms[0],
-           flop / ms[n_runs / 2] * 1e-9);
-    fflush(stdout);
+    problem p = make_gated(24, 24, sinks, 1, 2, lengths);
+    time_kind(gpu, &p, name, NO_GATE, warm_s, n_runs);
+    time_kind(gpu, &p, name, GATE_JOINED, 0.3, n_runs);
+    time_kind(gpu, &p, name, GATE_AFTER, 0.3, n_runs);
     drop(&p);
 }
 
@@ -501,6 +605,7 @@ int main(int argc, char **argv)
         check_maxima(&gpu);
         check_neighbours(&gpu);
         check_bits(&gpu, sinks);
+        check_gated(&gpu, sinks);
         printf("%d failed\n", n_failed);
     } else if (!strcmp(argv[1], "time")) {
         time_shape(&gpu, "272p", 15015, 14601, sinks, seconds, 50);

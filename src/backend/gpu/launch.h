@@ -83,6 +83,7 @@ M2_OPS(M2_GPU_SLOT_)
 int m2_sm90_moe_ffn(struct m2_gpu *gpu, const m2_moe_ffn_args *args);
 int m2_sm90_moe_logits(struct m2_gpu *gpu, const m2_moe_logits_args *args);
 int m2_sm90_attention(struct m2_gpu *gpu, const m2_attention_args *args);
+int m2_sm90_attention_gated(struct m2_gpu *gpu, const m2_attention_gated_args *args);
 int m2_sm90_mhc_open(struct m2_gpu *gpu, const m2_mhc_open_args *args);
 int m2_sm90_mhc_write_open(struct m2_gpu *gpu, const m2_mhc_write_open_args *args);
 int m2_sm90_conv(struct m2_gpu *gpu, const m2_conv_args *args);
