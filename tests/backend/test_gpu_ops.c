@@ -1,9 +1,10 @@
 /* Every operator on the GPU against the CPU's, over random cases and the sizes of the release.
  *
- *   test_gpu_ops portable|fast|guarded|spoiled [quick] [only PATTERN]
+ *   test_gpu_ops portable|fast|cudnn|guarded|spoiled [quick] [only PATTERN]
  *
- * `portable` runs the kernels that every vendor runs, `fast` the best of this machine.  `guarded`
- * needs no GPU: the CPU's operators behind memory that the host cannot touch.  `spoiled` is the same
+ * `portable` runs the kernels that every vendor runs, `fast` the best of this machine, `cudnn` what
+ * has attention in it, done by cuDNN where it takes the shape.  `guarded` needs no GPU: the CPU's
+ * operators behind memory that the host cannot touch.  `spoiled` is the same
  * with one value of each result wrong: it passes if the test of every operator fails, and says so in
  * lines of its own.  `quick` is one small case of each operator, every tensor in an allocation of
  * its own, for compute-sanitizer.
@@ -26,7 +27,7 @@ typedef struct gpu_test {
     m2_gpu *gpu;
     m2_guarded *guarded;
     m2_pool *pool;
-    int is_spoiled;
+    int is_spoiled, is_cudnn;
     const char *why_not;
 } gpu_test;
 
@@ -258,7 +259,8 @@ static m2_status open_device(const char *mode)
         m2_ops_init_guarded(&test.device, test.guarded);
         return M2_OK;
     }
-    const m2_gpu_params params = { .use_portable = strcmp(mode, "portable") == 0 };
+    const m2_gpu_params params = { .use_portable = strcmp(mode, "portable") == 0,
+                                   .prefers_dnn = test.is_cudnn };
     M2_TRY(m2_gpu_open(&params, &test.gpu));
     m2_ops_init_gpu(&test.device, test.gpu);
     return M2_OK;
@@ -362,6 +364,21 @@ static int run_spoiled(const struct CMUnitTest *tests, int n)
     return n_missed;
 }
 
+/* In mode `cudnn`, what has attention in it. */
+static int is_wanted(const char *name)
+{
+    return !test.is_cudnn || strstr(name, "attention") || strstr(name, "layer") ||
+           strstr(name, "text encoder");
+}
+
+static int keep_wanted(struct CMUnitTest *tests, int n)
+{
+    int n_kept = 0;
+    for (int i = 0; i < n; i++)
+        if (is_wanted(tests[i].name)) tests[n_kept++] = tests[i];
+    return n_kept;
+}
+
 static int run_all(void)
 {
     struct CMUnitTest tests[M2_OP_COUNT + N_PARTS + 3];
@@ -380,16 +397,17 @@ static int run_all(void)
         cmocka_unit_test(experts_of_a_token_do_not_depend_on_the_others),
     };
     for (int i = 0; i < 3 && !test.twin.is_quick; i++) tests[n++] = bits[i];
+    n = keep_wanted(tests, n);
     return _cmocka_run_group_tests("gpu_ops", tests, (size_t)n, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
-    if (strcmp(mode, "portable") != 0 && strcmp(mode, "fast") != 0 &&
+    if (strcmp(mode, "portable") != 0 && strcmp(mode, "fast") != 0 && strcmp(mode, "cudnn") != 0 &&
         strcmp(mode, "guarded") != 0 && strcmp(mode, "spoiled") != 0) {
         fprintf(stderr,
-                "usage: test_gpu_ops portable|fast|guarded|spoiled [quick] [only PATTERN]\n");
+                "usage: test_gpu_ops portable|fast|cudnn|guarded|spoiled [quick] [only PATTERN]\n");
         return 2;
     }
     for (int i = 2; i < argc; i++) {
@@ -397,6 +415,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
     }
     test.is_spoiled = strcmp(mode, "spoiled") == 0;
+    test.is_cudnn = strcmp(mode, "cudnn") == 0;
     if (open_test(mode) != 0) return 1;
     const int n_failed = run_all();
     print_seen();

@@ -95,7 +95,7 @@ static void check_dir(golden_run *run, const char *dir, const char *only)
 
 static void print_usage(void)
 {
-    printf("usage: golden_check [--backend cpu|cuda|musa|guarded] [--portable]\n"
+    printf("usage: golden_check [--backend cpu|cuda|musa|guarded] [--portable|--cudnn]\n"
            "                    [--isa ref|avx2|avx512] [--threads N] [--only COMPONENT] [--json]\n"
            "                    DIR...\n");
 }
@@ -103,14 +103,19 @@ static void print_usage(void)
 static int parse_and_run(golden_run *run, int argc, char **argv)
 {
     static const struct option options[] = {
-        { "backend", required_argument, NULL, 'b' }, { "portable", no_argument, NULL, 'p' },
-        { "isa", required_argument, NULL, 'i' },     { "threads", required_argument, NULL, 't' },
-        { "only", required_argument, NULL, 'o' },    { "json", no_argument, NULL, 'j' },
-        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
+        { "backend", required_argument, NULL, 'b' },
+        { "portable", no_argument, NULL, 'p' },
+        { "cudnn", no_argument, NULL, 'c' },
+        { "isa", required_argument, NULL, 'i' },
+        { "threads", required_argument, NULL, 't' },
+        { "only", required_argument, NULL, 'o' },
+        { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     m2_isa isa = M2_ISA_BEST;
     const char *backend = "cpu";
-    int use_portable = 0;
+    m2_gpu_params gpu = { 0 };
     int n_threads = 0;
     const char *only = NULL;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -118,7 +123,9 @@ static int parse_and_run(golden_run *run, int argc, char **argv)
         if (c == 'b') {
             backend = optarg;
         } else if (c == 'p') {
-            use_portable = 1;
+            gpu.use_portable = 1;
+        } else if (c == 'c') {
+            gpu.prefers_dnn = 1;
         } else if (c == 'i' && !m2_isa_parse(optarg, &isa)) {
             fprintf(stderr, "golden_check: --isa %s: use ref, avx2 or avx512\n", optarg);
             return 2;
@@ -149,7 +156,7 @@ static int parse_and_run(golden_run *run, int argc, char **argv)
         return 2;
     }
     m2_status status = m2_pool_create(n_threads, &run->pool);
-    if (status == M2_OK) status = golden_open_backend(run, backend, isa, use_portable);
+    if (status == M2_OK) status = golden_open_backend(run, backend, isa, &gpu);
     if (status != M2_OK) {
         fprintf(stderr, "golden_check: %s\n", m2_last_error());
         return status == M2_ERR_UNSUPPORTED && strcmp(backend, "cpu") != 0 ? 2 : 1;

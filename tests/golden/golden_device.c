@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa, int use_portable)
+m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa,
+                              const m2_gpu_params *gpu)
 {
     if (strcmp(backend, "cpu") == 0) {
         M2_TRY(m2_ops_init_cpu(&run->ops, run->pool, isa));
@@ -17,7 +18,7 @@ m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa, 
         if (strcmp(backend, m2_gpu_vendor()) != 0)
             return m2_fail(M2_ERR_UNSUPPORTED, "--backend %s: this build has cpu%s%s", backend,
                            *m2_gpu_vendor() ? " and " : " alone", m2_gpu_vendor());
-        M2_TRY(m2_gpu_open(&(m2_gpu_params){ .use_portable = use_portable }, &run->gpu));
+        M2_TRY(m2_gpu_open(gpu, &run->gpu));
         m2_ops_init_gpu(&run->ops, run->gpu);
     }
     M2_TRY(m2_mirror_open(&run->ops, &run->mirror));

@@ -28,8 +28,9 @@ struct golden_run {
 };
 
 /* backend  "cpu", "guarded" (the CPU's operators behind memory that the host cannot touch), or a
- *          vendor of GPUs */
-m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa, int use_portable);
+ *          vendor of GPUs, opened as `gpu` says */
+m2_status golden_open_backend(golden_run *run, const char *backend, m2_isa isa,
+                              const m2_gpu_params *gpu);
 void golden_close_backend(golden_run *run);
 void golden_run_free(golden_run *run);
 

@@ -50,7 +50,7 @@ else
 fi
 
 # A vendor's name outside platform/ and the files of one architecture.
-grep -nE '\b(cuda[A-Z]|musa[A-Z]|__nv_|__mt_|nccl|mccl|cublas|mublas)' \
+grep -nE '\b(cuda[A-Z]|musa[A-Z]|__nv_|__mt_|nccl|mccl|cublas|mublas|cudnn|mudnn)' \
     $(find src -path '*/platform/*' -prune -o -name 'sm90_*' -prune -o -path '*/parallel/*' -prune -o \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print) >"$work/names" || true
 verdict vendor_names_stand_in_platform_alone "$work/names"

@@ -2,6 +2,7 @@
 #include "backend/gpu/launch.h"
 
 #include "backend/gpu/blas.h"
+#include "backend/gpu/dnn.h"
 #include "backend/gpu/memory.h"
 #include "core/log.h"
 
@@ -76,7 +77,7 @@ static m2_status check_code(m2_gpu *gpu)
                    gpu->device, MAGI2_GPU_ARCHS, gpu->arch, gpuGetErrorString(error));
 }
 
-static void describe(m2_gpu *gpu, const char *blas)
+static void describe(m2_gpu *gpu, const char *blas, const char *dnn)
 {
     char name[96];
     int driver = 0, runtime = 0;
@@ -89,16 +90,28 @@ static void describe(m2_gpu *gpu, const char *blas)
              gpu->use_portable ? "-portable" : "");
     snprintf(gpu->banner, sizeof gpu->banner,
              "%s (" M2_GPU_VENDOR " device %d, %s, %d multiprocessors), %.0f of %.0f MiB free, "
-             "driver %d, runtime %d, %s",
+             "driver %d, runtime %d, %s, %s",
              name, gpu->device, gpu->isa, gpu->n_mps, (double)free_bytes / MIB, (double)total / MIB,
-             driver, runtime, blas);
+             driver, runtime, blas, dnn);
+}
+
+/* With an attention of our own for the card, the library is there to be compared with. */
+static int wants_dnn(const m2_gpu *gpu)
+{
+#if defined(M2_GPU_HAS_SM90)
+    return gpu->prefers_dnn || gpu->arch != 90;
+#else
+    (void)gpu;
+    return 1;
+#endif
 }
 
 static m2_status open_parts(const m2_gpu_params *params, m2_gpu *gpu)
 {
-    char blas[128] = "no matrix library (portable kernels)";
+    char blas[128] = "no matrix library (portable kernels)", dnn[128] = "no attention library";
     M2_TRY(pick_device(params, gpu));
     gpu->use_portable = params->use_portable;
+    gpu->prefers_dnn = params->prefers_dnn;
     gpu->use_no_recording = params->use_no_recording;
     gpu->memory_limit = params->memory_limit;
     if (gpuStreamCreateWithFlags(&gpu->stream, gpuStreamNonBlocking) != gpuSuccess)
@@ -107,7 +120,11 @@ static m2_status open_parts(const m2_gpu_params *params, m2_gpu *gpu)
     M2_TRY(check_code(gpu));
     M2_TRY(m2_gpu_memory_open(gpu));
     if (!gpu->use_portable) gpu->blas = m2_gpu_blas_open(gpu, blas, sizeof blas);
-    describe(gpu, blas);
+    if (!gpu->use_portable) gpu->dnn = m2_gpu_dnn_open(gpu, wants_dnn(gpu), dnn, sizeof dnn);
+    if (gpu->prefers_dnn && !gpu->dnn)
+        return m2_fail(M2_ERR_UNSUPPORTED, "attention by the vendor's library is asked for: %s",
+                       dnn);
+    describe(gpu, blas, dnn);
     m2_debug("gpu", "%s", gpu->banner);
     return M2_OK;
 }
@@ -132,6 +149,7 @@ void m2_gpu_close(m2_gpu *gpu)
         gpuSetDevice(gpu->device);
         gpuStreamSynchronize(gpu->stream);
     }
+    m2_gpu_dnn_close(gpu->dnn);
     m2_gpu_blas_close(gpu->blas);
     m2_gpu_memory_close(gpu);
     if (gpu->stream) gpuStreamDestroy(gpu->stream);

@@ -44,6 +44,7 @@ struct m2_gpu {
     int n_mps;
     int smem_max; /* bytes of shared memory that a block may ask for */
     int use_portable;
+    int prefers_dnn;
     int use_no_recording;
     size_t memory_limit, memory_used;
     m2_gpu_block *blocks;           /* all that is allocated */
@@ -51,6 +52,7 @@ struct m2_gpu {
     gpuStream_t stream;
     void *workspace;          /* [M2_GPU_WORKSPACE_BYTES] */
     struct m2_gpu_blas *blas; /* NULL: the library is absent or not wanted */
+    struct m2_gpu_dnn *dnn;   /* likewise, for attention                   */
     int is_recording;
     gpuError_t error; /* first failure, and who had it */
     const char *error_op;

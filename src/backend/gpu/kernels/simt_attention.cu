@@ -12,6 +12,7 @@
  *          P; one division at the end, then the sinks
  * Order    keys ascending in blocks from the segment's begin; queries do not see each other
  * Twin     backend/cpu/ref/attention.c */
+#include "backend/gpu/dnn.h"
 #include "backend/gpu/kernels/simt_common.cuh"
 
 #include <assert.h>
@@ -410,7 +411,9 @@ static void launch(struct m2_gpu *gpu, const m2_attention_args *args, const atte
 extern "C" void m2_gpu_attention(const m2_ops *ops, const m2_attention_args *args)
 {
     struct m2_gpu *gpu = m2_gpu_of(ops);
+    if (gpu->prefers_dnn && m2_gpu_attention_library(gpu, args)) return;
     if (M2_GPU_TRY_SM90(attention, gpu, args)) return;
+    if (m2_gpu_attention_library(gpu, args)) return;
     attention_shape shape;
     shape.n_heads = (int)args->q->shape[1];
     shape.n_kv = (int)args->k->shape[1];
