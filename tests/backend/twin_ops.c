@@ -39,6 +39,11 @@ typedef struct limits {
     {                                                                                              \
         CLOSE, 0.05, 2, 1                                                                          \
     }
+/* Both factors are rounded, and one of them may be the small rest of a sum. */
+#define BOTH_ROUNDED                                                                               \
+    {                                                                                              \
+        CLOSE, 0.05, 4, 1                                                                          \
+    }
 static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_linear] = ONE_ROUNDING,
     [M2_OP_rms_norm] = ONE_ROUNDING,
@@ -54,9 +59,9 @@ static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_mhc_write_open] = ONE_ROUNDING,
     [M2_OP_qk_norm_rope] = ONE_ROUNDING,
     [M2_OP_attention_gate] = ONE_ROUNDING,
-    [M2_OP_attention_gated] = { TRUTH, 0, 0, 0.5 },
+    [M2_OP_attention_gated] = { TRUTH, 0, 0, 1 },
     [M2_OP_swiglu7] = ONE_ROUNDING,
-    [M2_OP_linear_swiglu7] = MANY_ROUNDINGS,
+    [M2_OP_linear_swiglu7] = BOTH_ROUNDED,
     [M2_OP_linear_qk_norm_rope] = MANY_ROUNDINGS,
     [M2_OP_linear_add] = MANY_ROUNDINGS,
     [M2_OP_moe_logits] = ONE_ROUNDING,
