@@ -98,6 +98,8 @@
 #define gpu_ballot(predicate)     __ballot_sync(0xffffffffu, (predicate))
 /* 1 / x to an ulp, for 2^-126 <= |x| <= 2^126. */
 #define gpu_rcp(x) cuda_rcp(x)
+/* 2^x to two ulp; below 2^-126 it may be zero. */
+#define gpu_exp2(x) cuda_exp2(x)
 /* Values that nobody needs again soon: they leave the caches first. */
 #define gpu_load_once(pointer)         __ldcs(pointer)
 #define gpu_store_once(pointer, value) __stcs((pointer), (value))
@@ -109,6 +111,12 @@ static __device__ __forceinline__ float cuda_rcp(float x)
 {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+static __device__ __forceinline__ float cuda_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 #endif

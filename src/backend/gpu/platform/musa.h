@@ -98,6 +98,8 @@
 #define gpu_ballot(predicate)     __ballot_sync(0xffffffffu, (predicate))
 /* 1 / x to an ulp, for 2^-126 <= |x| <= 2^126. */
 #define gpu_rcp(x) (1.0f / (x))
+/* 2^x to two ulp; below 2^-126 it may be zero. */
+#define gpu_exp2(x) exp2f(x)
 /* Values that nobody needs again soon: they leave the caches first. */
 #define gpu_load_once(pointer)         (*(pointer))
 #define gpu_store_once(pointer, value) (*(pointer) = (value))
