@@ -45,8 +45,8 @@ int m2_gpu_dnn_attend(m2_gpu *gpu, const m2_gpu_heads *heads)
 #define N_OPS_MAX   16
 #define N_CHOICES   8
 #define ALIGNMENT   16
-/* The first version whose engines take any length and -inf as a mask. */
-#define VERSION_MIN 91000
+/* Earlier ones want other masks than -inf, and 9.10.0 and 9.10.1 are known to compute wrongly. */
+#define VERSION_MIN 91002
 
 #define FUNCTIONS(X)                                                                               \
     X(cudnnGetVersion)                                                                             \
