@@ -14,6 +14,7 @@
 #include "backend/twin_ops.h"
 #include "support/guarded_device.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,31 +221,117 @@ static routed run_experts_of(random_case *c, const m2_ops *ops, const m2_tensor 
     return r;
 }
 
+/* Two experts of four for each token and head, on the device's own choice. */
+typedef struct experts_case {
+    m2_tensor x, w[3], idx, prob;
+} experts_case;
+
+static experts_case draw_experts(random_case *c, const m2_ops *ops, int64_t n, int i)
+{
+    static const int64_t sizes[][2] = { { 256, 1280 }, { 64, 32 }, { 40, 24 } };
+    const int64_t heads = 2, experts = 4, top_k = 2, dim = sizes[i][0], width = sizes[i][1];
+    experts_case e = { .x = random_tensor(c, M2_BF16, 1, n, heads, dim),
+                       .idx = m2_tensor_make(&c->arena, M2_I32, heads, n, top_k),
+                       .prob = m2_tensor_make(&c->arena, M2_F32, heads, n, top_k) };
+    for (int k = 0; k < 3; k++)
+        e.w[k] = random_tensor(c, M2_BF16, 0.1f, heads * experts, k < 2 ? dim : width,
+                               k < 2 ? width : dim);
+    m2_tensor logits = random_tensor(c, M2_F32, 1, heads, n, experts);
+    ops->moe_select(
+        ops, &(m2_moe_select_args){
+                 .logits = &logits, .route_scale = 2, .topk_idx = &e.idx, .topk_prob = &e.prob });
+    return e;
+}
+
 /* Catches sums over a tile's other rows, and a tile shape chosen by an expert's number of rows. */
 static void experts_of_a_token_do_not_depend_on_the_others(void **state)
 {
     (void)state;
     if (test.why_not) skip();
-    static const int64_t sizes[][2] = { { 256, 1280 }, { 64, 32 }, { 40, 24 } };
     const m2_ops ops = other();
     for (int i = 0; i < 3; i++) {
         random_case c;
         random_case_open(&c, 60 + (uint64_t)i);
-        const int64_t heads = 2, experts = 4, top_k = 2, n = 333, few = 9;
-        const int64_t dim = sizes[i][0], width = sizes[i][1];
-        m2_tensor x = random_tensor(&c, M2_BF16, 1, n, heads, dim), w[3];
-        for (int k = 0; k < 3; k++)
-            w[k] = random_tensor(&c, M2_BF16, 0.1f, heads * experts, k < 2 ? dim : width,
-                                 k < 2 ? width : dim);
-        m2_tensor logits = random_tensor(&c, M2_F32, 1, heads, n, experts);
-        m2_tensor idx = m2_tensor_make(&c.arena, M2_I32, heads, n, top_k);
-        m2_tensor prob = m2_tensor_make(&c.arena, M2_F32, heads, n, top_k);
-        ops.moe_select(
-            &ops, &(m2_moe_select_args){
-                      .logits = &logits, .route_scale = 2, .topk_idx = &idx, .topk_prob = &prob });
-        const routed all = run_experts_of(&c, &ops, &x, n, &idx, &prob, w);
-        const routed some = run_experts_of(&c, &ops, &x, few, &idx, &prob, w);
+        const int64_t n = 333, few = 9;
+        const experts_case e = draw_experts(&c, &ops, n, i);
+        const routed all = run_experts_of(&c, &ops, &e.x, n, &e.idx, &e.prob, e.w);
+        const routed some = run_experts_of(&c, &ops, &e.x, few, &e.idx, &e.prob, e.w);
         assert_memory_equal(all.y.data, some.y.data, m2_tensor_bytes(&some.y));
+        random_case_close(&c);
+    }
+}
+
+/* ---- a NaN stays in its row: these have no rows that twin_ops could spoil by itself ---- */
+
+/* Rows for which is_spoilt says 1 hold a NaN in every place, the others have the bits they had. */
+static void check_spoilt(const m2_tensor *before, const m2_tensor *after, int64_t n_rows,
+                         const char *is_spoilt)
+{
+    const size_t bytes = m2_tensor_bytes(before) / (size_t)n_rows;
+    const int64_t width = m2_tensor_count(before) / n_rows;
+    for (int64_t r = 0; r < n_rows; r++) {
+        const char *row = (const char *)after->data + bytes * (size_t)r;
+        if (!is_spoilt[r])
+            assert_memory_equal(row, (const char *)before->data + bytes * (size_t)r, bytes);
+        for (int64_t i = 0; i < width && is_spoilt[r]; i++) {
+            const float value = after->dtype == M2_F32 ? ((const float *)row)[i]
+                                                       : m2_bf16_to_f32(((const m2_bf16 *)row)[i]);
+            assert_true(isnan(value));
+        }
+    }
+}
+
+static void spoil_token(const m2_tensor *x, int64_t token)
+{
+    const size_t bytes = m2_tensor_bytes(x) / (size_t)x->shape[0];
+    memset((char *)x->data + bytes * (size_t)token, 0xff, bytes);
+}
+
+/* Catches a sum over a tile's other tokens, a wait for a score that no comparison finds. */
+static void a_nan_reaches_the_logits_of_its_token_alone(void **state)
+{
+    (void)state;
+    if (test.why_not) skip();
+    const m2_ops ops = other();
+    static const int64_t sizes[][3] = { { 256, 256, 2 }, { 64, 16, 3 }, { 33, 7, 2 } };
+    for (int i = 0; i < 3; i++) {
+        random_case c;
+        random_case_open(&c, 70 + (uint64_t)i);
+        const int64_t n = 150, token = 37, heads = sizes[i][2];
+        m2_tensor x = random_tensor(&c, M2_BF16, 1, n, heads, sizes[i][0]), logits[2];
+        m2_tensor gate = random_tensor(&c, M2_F32, 0.2f, heads * sizes[i][1], sizes[i][0]);
+        for (int k = 0; k < 2; k++) {
+            logits[k] = m2_tensor_make(&c.arena, M2_F32, heads, n, sizes[i][1]);
+            if (k == 1) spoil_token(&x, token);
+            ops.moe_logits(&ops,
+                           &(m2_moe_logits_args){ .x = &x, .gate = &gate, .logits = &logits[k] });
+            check_no_fault();
+        }
+        char is_spoilt[3 * 150] = { 0 };
+        for (int64_t h = 0; h < heads; h++) is_spoilt[h * n + token] = 1;
+        check_spoilt(&logits[0], &logits[1], heads * n, is_spoilt);
+        random_case_close(&c);
+    }
+}
+
+/* Catches a row behind an expert's last that is read from another token, a row that is multiplied
+ * by 0 instead of left out, and a kernel that waits for ever. */
+static void a_nan_reaches_the_experts_of_its_token_alone(void **state)
+{
+    (void)state;
+    if (test.why_not) skip();
+    const m2_ops ops = other();
+    for (int i = 0; i < 3; i++) {
+        random_case c;
+        random_case_open(&c, 80 + (uint64_t)i);
+        enum { N = 333, TOKEN = 211 };
+        const experts_case e = draw_experts(&c, &ops, N, i);
+        const routed clean = run_experts_of(&c, &ops, &e.x, N, &e.idx, &e.prob, e.w);
+        spoil_token(&e.x, TOKEN);
+        const routed spoilt = run_experts_of(&c, &ops, &e.x, N, &e.idx, &e.prob, e.w);
+        char is_spoilt[N] = { 0 };
+        is_spoilt[TOKEN] = 1;
+        check_spoilt(&clean.y, &spoilt.y, N, is_spoilt);
         random_case_close(&c);
     }
 }
@@ -381,7 +468,7 @@ static int keep_wanted(struct CMUnitTest *tests, int n)
 
 static int run_all(void)
 {
-    struct CMUnitTest tests[M2_OP_COUNT + N_PARTS + 3];
+    struct CMUnitTest tests[M2_OP_COUNT + N_PARTS + 5];
     int n = 0;
     for (int op = 0; op < M2_OP_COUNT; op++)
         tests[n++] = (struct CMUnitTest){ m2_op_infos[op].name, operator_agrees_with_the_cpu, NULL,
@@ -395,8 +482,11 @@ static int run_all(void)
         cmocka_unit_test(attention_of_a_segment_does_not_depend_on_the_others),
         cmocka_unit_test(logits_of_a_token_do_not_depend_on_the_others),
         cmocka_unit_test(experts_of_a_token_do_not_depend_on_the_others),
+        cmocka_unit_test(a_nan_reaches_the_logits_of_its_token_alone),
+        cmocka_unit_test(a_nan_reaches_the_experts_of_its_token_alone),
     };
-    for (int i = 0; i < 3 && !test.twin.is_quick; i++) tests[n++] = bits[i];
+    const int n_bits = (int)(sizeof bits / sizeof bits[0]);
+    for (int i = 0; i < n_bits && !test.twin.is_quick; i++) tests[n++] = bits[i];
     n = keep_wanted(tests, n);
     return _cmocka_run_group_tests("gpu_ops", tests, (size_t)n, NULL, NULL);
 }
