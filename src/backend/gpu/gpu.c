@@ -3,6 +3,7 @@
 
 #include "backend/gpu/blas.h"
 #include "backend/gpu/dnn.h"
+#include "backend/gpu/gate.h"
 #include "backend/gpu/memory.h"
 #include "core/log.h"
 
@@ -12,7 +13,7 @@
 
 #define MIB 1048576.0
 
-int m2_gpu_count(char *text, size_t bytes)
+static int count_devices(char *text, size_t bytes)
 {
     int n = 0;
     const gpuError_t error = gpuGetDeviceCount(&n);
@@ -29,6 +30,14 @@ int m2_gpu_count(char *text, size_t bytes)
     return 0;
 }
 
+int m2_gpu_count(char *text, size_t bytes)
+{
+    m2_gpu_enter();
+    const int n = count_devices(text, bytes);
+    m2_gpu_leave();
+    return n;
+}
+
 static int attribute(const m2_gpu *gpu, enum gpuDeviceAttr which)
 {
     int value = 0;
@@ -39,7 +48,7 @@ static int attribute(const m2_gpu *gpu, enum gpuDeviceAttr which)
 static m2_status pick_device(const m2_gpu_params *params, m2_gpu *gpu)
 {
     char why[160];
-    const int n = m2_gpu_count(why, sizeof why);
+    const int n = count_devices(why, sizeof why);
     if (n == 0)
         return m2_fail(M2_ERR_UNSUPPORTED,
                        "--backend " M2_GPU_VENDOR ": %s; `magi2 doctor` shows what this machine "
@@ -112,7 +121,6 @@ static m2_status open_parts(const m2_gpu_params *params, m2_gpu *gpu)
     M2_TRY(pick_device(params, gpu));
     gpu->use_portable = params->use_portable;
     gpu->prefers_dnn = params->prefers_dnn;
-    gpu->use_no_recording = params->use_no_recording;
     gpu->memory_limit = params->memory_limit;
     if (gpuStreamCreateWithFlags(&gpu->stream, gpuStreamNonBlocking) != gpuSuccess)
         return m2_fail(M2_ERR_INTERNAL, "--device %d: no stream: %s", gpu->device,
@@ -133,7 +141,9 @@ m2_status m2_gpu_open(const m2_gpu_params *params, m2_gpu **gpu_out)
 {
     m2_gpu *gpu = calloc(1, sizeof *gpu);
     if (!gpu) return m2_fail(M2_ERR_MEMORY, "no memory for a device");
+    m2_gpu_enter();
     const m2_status status = open_parts(params, gpu);
+    m2_gpu_leave();
     if (status != M2_OK) {
         m2_gpu_close(gpu);
         return status;
@@ -145,15 +155,14 @@ m2_status m2_gpu_open(const m2_gpu_params *params, m2_gpu **gpu_out)
 void m2_gpu_close(m2_gpu *gpu)
 {
     if (!gpu) return;
-    if (gpu->stream) {
-        gpuSetDevice(gpu->device);
-        gpuStreamSynchronize(gpu->stream);
-    }
+    if (gpu->stream) m2_gpu_finish(gpu, "close");
+    m2_gpu_enter();
     m2_gpu_dnn_close(gpu->dnn);
     m2_gpu_blas_close(gpu->blas);
     m2_gpu_memory_close(gpu);
     if (gpu->stream) gpuStreamDestroy(gpu->stream);
     gpuGetLastError();
+    m2_gpu_leave();
     free(gpu);
 }
 
@@ -167,6 +176,16 @@ const char *m2_gpu_banner(const m2_gpu *gpu)
     return gpu->banner;
 }
 
+#define DEFINE_SLOT(name)                                                                          \
+    static void inside_##name(const m2_ops *ops, const m2_##name##_args *args)                     \
+    {                                                                                              \
+        m2_gpu_enter();                                                                            \
+        m2_gpu_##name(ops, args);                                                                  \
+        m2_gpu_leave();                                                                            \
+    }
+M2_OPS(DEFINE_SLOT)
+#undef DEFINE_SLOT
+
 void m2_ops_init_gpu(m2_ops *ops, m2_gpu *gpu)
 {
     *ops = (m2_ops){ .backend = M2_GPU_VENDOR,
@@ -175,7 +194,7 @@ void m2_ops_init_gpu(m2_ops *ops, m2_gpu *gpu)
                      .device_api = &m2_gpu_device,
                      .upload = m2_gpu_upload,
                      .download = m2_gpu_download };
-#define SET_SLOT(name) ops->name = m2_gpu_##name;
+#define SET_SLOT(name) ops->name = inside_##name;
     M2_OPS(SET_SLOT)
 #undef SET_SLOT
 }

@@ -14,11 +14,10 @@
 typedef struct m2_gpu m2_gpu;
 
 typedef struct m2_gpu_params {
-    int device;           /* index among the visible ones                                      */
-    size_t memory_limit;  /* bytes that this process may take on the device, 0: all that is free */
-    int use_portable;     /* only the kernels that every vendor runs, no vendor library          */
-    int prefers_dnn;      /* attention by the vendor's library before our own, to compare them   */
-    int use_no_recording; /* replay is off: every operator is a launch of its own                */
+    int device;          /* index among the visible ones                                      */
+    size_t memory_limit; /* bytes that this process may take on the device, 0: all that is free */
+    int use_portable;    /* only the kernels that every vendor runs, no vendor library          */
+    int prefers_dnn;     /* attention by the vendor's library before our own, to compare them   */
 } m2_gpu_params;
 
 /* Errors  M2_ERR_UNSUPPORTED (no driver, no device, too old: named), M2_ERR_ARG (device index),

@@ -45,7 +45,6 @@ struct m2_gpu {
     int smem_max; /* bytes of shared memory that a block may ask for */
     int use_portable;
     int prefers_dnn;
-    int use_no_recording;
     size_t memory_limit, memory_used;
     m2_gpu_block *blocks;           /* all that is allocated */
     struct m2_gpu_staging *staging; /* pinned buffers        */
@@ -53,8 +52,8 @@ struct m2_gpu {
     void *workspace;          /* [M2_GPU_WORKSPACE_BYTES] */
     struct m2_gpu_blas *blas; /* NULL: the library is absent or not wanted */
     struct m2_gpu_dnn *dnn;   /* likewise, for attention                   */
-    int is_recording;
-    gpuError_t error; /* first failure, and who had it */
+    gpuError_t error;         /* first failure, and who had it             */
+    gpuError_t error_before;  /* what it was when the recording began      */
     const char *error_op;
     char error_text[96];
     char isa[32]; /* "sm_90" */
@@ -89,6 +88,9 @@ int m2_sm90_attention_gated(struct m2_gpu *gpu, const m2_attention_gated_args *a
 int m2_sm90_mhc_open(struct m2_gpu *gpu, const m2_mhc_open_args *args);
 int m2_sm90_mhc_write_open(struct m2_gpu *gpu, const m2_mhc_write_open_args *args);
 int m2_sm90_conv(struct m2_gpu *gpu, const m2_conv_args *args);
+int m2_sm90_linear_swiglu7(struct m2_gpu *gpu, const m2_linear_swiglu7_args *args);
+int m2_sm90_linear_qk_norm_rope(struct m2_gpu *gpu, const m2_linear_qk_norm_rope_args *args);
+int m2_sm90_linear_add(struct m2_gpu *gpu, const m2_linear_add_args *args);
 #define M2_GPU_TRY_SM90(op, gpu, args)                                                             \
     ((gpu)->arch == 90 && !(gpu)->use_portable && m2_sm90_##op((gpu), (args)))
 #else

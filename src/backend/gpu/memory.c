@@ -1,9 +1,12 @@
 #include "backend/gpu/memory.h"
 
+#include "backend/gpu/gate.h"
 #include "core/log.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MIB 1048576.0
 
@@ -12,6 +15,10 @@
 #define N_STAGES    2
 #define STAGE_BYTES ((size_t)32 << 20)
 
+/* A wait asks again and again, at once at first, as most are short, then after naps. */
+#define N_ASKS_AT_ONCE  2000
+#define NAP_NANOSECONDS 20000
+
 struct m2_gpu_staging {
     char *buffer[N_STAGES]; /* NULL: the system gave no pinned memory; copies are plain ones */
     gpuEvent_t is_free[N_STAGES];
@@ -19,8 +26,9 @@ struct m2_gpu_staging {
 };
 
 /* Threads come and go; the runtime keeps the current device per thread. */
-static void bind(const m2_gpu *gpu)
+static void come_in(const m2_gpu *gpu)
 {
+    m2_gpu_enter();
     gpuSetDevice(gpu->device);
 }
 
@@ -31,6 +39,28 @@ static void note(m2_gpu *gpu, gpuError_t error, const char *what)
     if (gpu->error != gpuSuccess) return;
     gpu->error = error;
     gpu->error_op = what;
+}
+
+/* Until a stream (`event` NULL) or an event is done, mostly outside of the gate. */
+static gpuError_t wait_for(m2_gpu *gpu, const gpuEvent_t *event)
+{
+    for (int n_asked = 0;; n_asked++) {
+        come_in(gpu);
+        const gpuError_t error = event ? gpuEventQuery(*event) : gpuStreamQuery(gpu->stream);
+        if (error == gpuErrorNotReady) gpuGetLastError();
+        m2_gpu_leave();
+        if (error != gpuErrorNotReady) return error;
+        const struct timespec nap = { 0, NAP_NANOSECONDS };
+        if (n_asked < N_ASKS_AT_ONCE)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+    }
+}
+
+void m2_gpu_finish(m2_gpu *gpu, const char *what)
+{
+    note(gpu, wait_for(gpu, NULL), what);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------- */
@@ -49,10 +79,8 @@ static m2_status no_memory(const m2_gpu *gpu, const char *name, size_t bytes, si
                    name, (double)bytes / MIB, gpu->device, (double)free_bytes / MIB);
 }
 
-static m2_status device_alloc(const m2_ops *ops, const char *name, size_t bytes, void **memory_out)
+static m2_status take_block(m2_gpu *gpu, const char *name, size_t bytes, void **memory_out)
 {
-    m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
     size_t free_bytes = 0, total = 0;
     gpuMemGetInfo(&free_bytes, &total);
     const int is_over = gpu->memory_limit &&
@@ -78,10 +106,18 @@ static m2_status device_alloc(const m2_ops *ops, const char *name, size_t bytes,
     return M2_OK;
 }
 
+static m2_status device_alloc(const m2_ops *ops, const char *name, size_t bytes, void **memory_out)
+{
+    m2_gpu *gpu = m2_gpu_of(ops);
+    come_in(gpu);
+    const m2_status status = take_block(gpu, name, bytes, memory_out);
+    m2_gpu_leave();
+    return status;
+}
+
 static void device_release(const m2_ops *ops, void *memory)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
     for (m2_gpu_block **at = &gpu->blocks; *at; at = &(*at)->next) {
         m2_gpu_block *block = *at;
         if (block->memory != memory) continue;
@@ -90,17 +126,20 @@ static void device_release(const m2_ops *ops, void *memory)
         free(block);
         break;
     }
-    note(gpu, gpuStreamSynchronize(gpu->stream), "release");
-    gpuFree(memory);
+    m2_gpu_finish(gpu, "release");
+    come_in(gpu);
+    note(gpu, gpuFree(memory), "release");
+    m2_gpu_leave();
 }
 
 static void device_memory(const m2_ops *ops, size_t *free_out, size_t *total_out)
 {
-    bind(m2_gpu_of(ops));
+    come_in(m2_gpu_of(ops));
     if (gpuMemGetInfo(free_out, total_out) != gpuSuccess) {
         gpuGetLastError();
         *free_out = *total_out = 0;
     }
+    m2_gpu_leave();
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -141,7 +180,7 @@ static char *take_stage(m2_gpu *gpu, gpuEvent_t *is_free_out)
     struct m2_gpu_staging *staging = gpu->staging;
     const int i = staging->next;
     staging->next = (i + 1) % N_STAGES;
-    note(gpu, gpuEventSynchronize(staging->is_free[i]), "upload");
+    note(gpu, wait_for(gpu, &staging->is_free[i]), "upload");
     *is_free_out = staging->is_free[i];
     return staging->buffer[i];
 }
@@ -151,19 +190,27 @@ static int has_stages(const m2_gpu *gpu)
     return gpu->staging->buffer[N_STAGES - 1] != NULL;
 }
 
+static void enqueue_copy(m2_gpu *gpu, void *to, const void *from, size_t bytes,
+                         enum gpuMemcpyKind kind, const gpuEvent_t *is_done, const char *what)
+{
+    come_in(gpu);
+    note(gpu, gpuMemcpyAsync(to, from, bytes, kind, gpu->stream), what);
+    if (is_done) note(gpu, gpuEventRecord(*is_done, gpu->stream), what);
+    m2_gpu_leave();
+}
+
 /* Without staging: done when it returns. */
 static void copy_plainly(m2_gpu *gpu, void *to, const void *from, size_t bytes,
                          enum gpuMemcpyKind kind, const char *what)
 {
-    note(gpu, gpuMemcpyAsync(to, from, bytes, kind, gpu->stream), what);
-    note(gpu, gpuStreamSynchronize(gpu->stream), what);
+    enqueue_copy(gpu, to, from, bytes, kind, NULL, what);
+    m2_gpu_finish(gpu, what);
 }
 
 void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
     const size_t bytes = m2_tensor_bytes(to);
-    bind(gpu);
     if (bytes == 0) return;
     if (!has_stages(gpu)) {
         copy_plainly(gpu, to->data, from_host, bytes, gpuMemcpyHostToDevice, "upload");
@@ -174,11 +221,8 @@ void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host)
         gpuEvent_t is_free;
         char *stage = take_stage(gpu, &is_free);
         memcpy(stage, (const char *)from_host + done, part);
-        note(gpu,
-             gpuMemcpyAsync((char *)to->data + done, stage, part, gpuMemcpyHostToDevice,
-                            gpu->stream),
-             "upload");
-        note(gpu, gpuEventRecord(is_free, gpu->stream), "upload");
+        enqueue_copy(gpu, (char *)to->data + done, stage, part, gpuMemcpyHostToDevice, &is_free,
+                     "upload");
     }
 }
 
@@ -186,7 +230,6 @@ void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
     const size_t bytes = m2_tensor_bytes(from);
-    bind(gpu);
     if (bytes == 0) return;
     if (!has_stages(gpu)) {
         copy_plainly(gpu, to_host, from->data, bytes, gpuMemcpyDeviceToHost, "download");
@@ -196,12 +239,9 @@ void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from)
         const size_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
         gpuEvent_t is_free;
         char *stage = take_stage(gpu, &is_free);
-        note(gpu,
-             gpuMemcpyAsync(stage, (const char *)from->data + done, part, gpuMemcpyDeviceToHost,
-                            gpu->stream),
-             "download");
-        note(gpu, gpuEventRecord(is_free, gpu->stream), "download");
-        note(gpu, gpuEventSynchronize(is_free), "download");
+        enqueue_copy(gpu, stage, (const char *)from->data + done, part, gpuMemcpyDeviceToHost,
+                     &is_free, "download");
+        note(gpu, wait_for(gpu, &is_free), "download");
         memcpy((char *)to_host + done, stage, part);
     }
 }
@@ -211,8 +251,7 @@ void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from)
 static m2_status device_wait(const m2_ops *ops)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
-    note(gpu, gpuStreamSynchronize(gpu->stream), "wait");
+    m2_gpu_finish(gpu, "wait");
     if (gpu->error == gpuSuccess) return M2_OK;
     return m2_fail(M2_ERR_INTERNAL,
                    "device %d failed in %s: %s; its driver's log (dmesg) may say more", gpu->device,
@@ -226,39 +265,49 @@ struct m2_recording {
 static m2_status device_record_begin(const m2_ops *ops)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
-    if (gpu->use_no_recording) return M2_OK;
+    m2_gpu_enter_alone();
+    gpuSetDevice(gpu->device);
+    gpu->error_before = gpu->error;
     /* Global: an allocation or a wait by anybody, libraries too, breaks the recording. */
     const gpuError_t error = gpuStreamBeginCapture(gpu->stream, gpuStreamCaptureModeGlobal);
-    gpu->is_recording = error == gpuSuccess;
-    if (error != gpuSuccess) {
-        gpuGetLastError();
-        return m2_fail(M2_ERR_INTERNAL, "device %d cannot record a step: %s", gpu->device,
-                       gpuGetErrorString(error));
-    }
-    return M2_OK;
+    if (error == gpuSuccess) return M2_OK;
+    gpuGetLastError();
+    m2_gpu_leave();
+    return m2_fail(M2_ERR_INTERNAL, "device %d cannot record a step: %s", gpu->device,
+                   gpuGetErrorString(error));
+}
+
+static gpuError_t end_capture(m2_gpu *gpu, gpuGraphExec_t *exec_out)
+{
+    gpuGraph_t graph = NULL;
+    gpuError_t error = gpuStreamEndCapture(gpu->stream, &graph);
+    m2_gpu_leave();
+    come_in(gpu);
+    if (error == gpuSuccess) error = m2_gpu_graph_instantiate(exec_out, graph);
+    if (graph) gpuGraphDestroy(graph);
+    gpuGetLastError();
+    m2_gpu_leave();
+    return error;
 }
 
 static m2_status device_record_end(const m2_ops *ops, m2_recording **recording_out)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    *recording_out = NULL;
-    if (!gpu->is_recording) return M2_OK;
-    gpu->is_recording = 0;
-    gpuGraph_t graph = NULL;
     gpuGraphExec_t exec = NULL;
-    gpuError_t error = gpuStreamEndCapture(gpu->stream, &graph);
-    if (error == gpuSuccess) error = m2_gpu_graph_instantiate(&exec, graph);
-    if (graph) gpuGraphDestroy(graph);
+    *recording_out = NULL;
+    const gpuError_t error = end_capture(gpu, &exec);
     if (error != gpuSuccess) {
-        gpuGetLastError();
+        /* Once a recording is broken, every launch fails that would have been part of it. */
+        gpu->error = gpu->error_before;
         m2_warn("gpu", "the step cannot be recorded (%s); every operator is launched by itself",
                 gpuGetErrorString(error));
         return M2_OK;
     }
     m2_recording *recording = malloc(sizeof *recording);
     if (!recording) {
+        come_in(gpu);
         gpuGraphExecDestroy(exec);
+        m2_gpu_leave();
         return m2_fail(M2_ERR_MEMORY, "no memory for a recording");
     }
     recording->exec = exec;
@@ -269,45 +318,52 @@ static m2_status device_record_end(const m2_ops *ops, m2_recording **recording_o
 static m2_status device_replay(const m2_ops *ops, m2_recording *recording)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
+    m2_gpu_enter();
     note(gpu, gpuGraphLaunch(recording->exec, gpu->stream), "replay");
+    m2_gpu_leave();
     return M2_OK;
 }
 
 static void device_recording_destroy(const m2_ops *ops, m2_recording *recording)
 {
     if (!recording) return;
-    bind(m2_gpu_of(ops));
+    come_in(m2_gpu_of(ops));
     gpuGraphExecDestroy(recording->exec);
+    m2_gpu_leave();
     free(recording);
 }
 
 static m2_status device_mailbox_create(const m2_ops *ops, size_t bytes, void **host_out)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
+    come_in(gpu);
     const gpuError_t error = gpuHostAlloc(host_out, bytes, gpuHostAllocDefault);
-    if (error != gpuSuccess) {
-        gpuGetLastError();
+    if (error != gpuSuccess) gpuGetLastError();
+    m2_gpu_leave();
+    if (error != gpuSuccess)
         return m2_fail(M2_ERR_MEMORY, "device %d: no %zu bytes of pinned memory: %s", gpu->device,
                        bytes, gpuGetErrorString(error));
-    }
     memset(*host_out, 0, bytes);
     return M2_OK;
 }
 
 static void device_mailbox_destroy(const m2_ops *ops, void *host)
 {
-    bind(m2_gpu_of(ops));
-    if (host) gpuFreeHost(host);
+    if (!host) return;
+    come_in(m2_gpu_of(ops));
+    gpuFreeHost(host);
+    m2_gpu_leave();
 }
 
 static void device_publish(const m2_ops *ops, void *host, const m2_tensor *from)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
+    m2_gpu_enter();
     note(
         gpu,
         gpuMemcpyAsync(host, from->data, m2_tensor_bytes(from), gpuMemcpyDeviceToHost, gpu->stream),
         "publish");
+    m2_gpu_leave();
 }
 
 /* ---- time ----------------------------------------------------------------------------------------- */
@@ -320,32 +376,40 @@ struct m2_timer {
 static void device_timer_destroy(const m2_ops *ops, m2_timer *timer)
 {
     if (!timer) return;
-    bind(m2_gpu_of(ops));
+    come_in(m2_gpu_of(ops));
     for (int i = 0; i < timer->n_marks; i++) gpuEventDestroy(timer->marks[i]);
+    m2_gpu_leave();
     free(timer->marks);
     free(timer);
+}
+
+static gpuError_t make_marks(m2_gpu *gpu, m2_timer *timer, int n_marks)
+{
+    gpuError_t error = gpuSuccess;
+    come_in(gpu);
+    while (error == gpuSuccess && timer->n_marks < n_marks) {
+        error = gpuEventCreateWithFlags(&timer->marks[timer->n_marks], gpuEventDefault);
+        if (error == gpuSuccess) timer->n_marks++;
+    }
+    if (error != gpuSuccess) gpuGetLastError();
+    m2_gpu_leave();
+    return error;
 }
 
 static m2_status device_timer_create(const m2_ops *ops, int n_marks, m2_timer **timer_out)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
-    bind(gpu);
     m2_timer *timer = calloc(1, sizeof *timer);
     if (timer) timer->marks = calloc((size_t)n_marks, sizeof *timer->marks);
     if (!timer || !timer->marks) {
         device_timer_destroy(ops, timer);
         return m2_fail(M2_ERR_MEMORY, "no memory for %d marks of time", n_marks);
     }
-    while (timer->n_marks < n_marks) {
-        const gpuError_t error =
-            gpuEventCreateWithFlags(&timer->marks[timer->n_marks], gpuEventDefault);
-        if (error != gpuSuccess) {
-            gpuGetLastError();
-            device_timer_destroy(ops, timer);
-            return m2_fail(M2_ERR_INTERNAL, "device %d: no marks of time: %s", gpu->device,
-                           gpuGetErrorString(error));
-        }
-        timer->n_marks++;
+    const gpuError_t error = make_marks(gpu, timer, n_marks);
+    if (error != gpuSuccess) {
+        device_timer_destroy(ops, timer);
+        return m2_fail(M2_ERR_INTERNAL, "device %d: no marks of time: %s", gpu->device,
+                       gpuGetErrorString(error));
     }
     *timer_out = timer;
     return M2_OK;
@@ -354,13 +418,18 @@ static m2_status device_timer_create(const m2_ops *ops, int n_marks, m2_timer **
 static void device_timer_mark(const m2_ops *ops, m2_timer *timer, int idx)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
+    m2_gpu_enter();
     note(gpu, gpuEventRecord(timer->marks[idx], gpu->stream), "timer");
+    m2_gpu_leave();
 }
 
 static double device_timer_ms(const m2_ops *ops, const m2_timer *timer, int from, int to)
 {
+    m2_gpu *gpu = m2_gpu_of(ops);
     float ms = 0;
-    note(m2_gpu_of(ops), gpuEventElapsedTime(&ms, timer->marks[from], timer->marks[to]), "timer");
+    m2_gpu_enter();
+    note(gpu, gpuEventElapsedTime(&ms, timer->marks[from], timer->marks[to]), "timer");
+    m2_gpu_leave();
     return (double)ms;
 }
 
@@ -389,7 +458,6 @@ m2_status m2_gpu_memory_open(m2_gpu *gpu)
 
 void m2_gpu_memory_close(m2_gpu *gpu)
 {
-    if (gpu->stream) bind(gpu);
     staging_close(gpu);
     while (gpu->blocks) {
         m2_gpu_block *block = gpu->blocks;

@@ -14,6 +14,9 @@ extern const m2_device_api m2_gpu_device;
 m2_status m2_gpu_memory_open(m2_gpu *gpu);
 void m2_gpu_memory_close(m2_gpu *gpu);
 
+/* Waits until all that was called is done; the gate must be free of this engine. */
+void m2_gpu_finish(m2_gpu *gpu, const char *what);
+
 void m2_gpu_upload(const m2_ops *ops, m2_tensor *to, const void *from_host);
 void m2_gpu_download(const m2_ops *ops, void *to_host, const m2_tensor *from);
 

@@ -33,8 +33,12 @@ static CUtensorMapSwizzle swizzle_of(int row_values)
 int m2_sm90_map_bf16(CUtensorMap *map_out, const void *data, int n_dims, const int64_t *shape,
                      const int *box)
 {
-    static encode_fn encoder; /* the same for every device and thread, so a race is harmless */
-    if (!encoder) encoder = find_encoder();
+    static encode_fn found; /* the same for every device: who comes first does not matter */
+    encode_fn encoder = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (!encoder) {
+        encoder = find_encoder();
+        __atomic_store_n(&found, encoder, __ATOMIC_RELAXED);
+    }
     if (!encoder || n_dims < 2 || n_dims > M2_SM90_MAP_DIMS) return 0;
 
     cuuint64_t sides[M2_SM90_MAP_DIMS], strides[M2_SM90_MAP_DIMS];

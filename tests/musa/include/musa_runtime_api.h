@@ -66,6 +66,7 @@ const char *musaGetErrorName(musaError_t error);
 musaError_t musaStreamCreateWithFlags(musaStream_t *stream, unsigned flags);
 musaError_t musaStreamDestroy(musaStream_t stream);
 musaError_t musaStreamSynchronize(musaStream_t stream);
+musaError_t musaStreamQuery(musaStream_t stream);
 musaError_t musaStreamWaitEvent(musaStream_t stream, musaEvent_t event, unsigned flags);
 musaError_t musaEventCreateWithFlags(musaEvent_t *event, unsigned flags);
 musaError_t musaEventDestroy(musaEvent_t event);

@@ -447,12 +447,12 @@ static mhc_tiles tiles_of(const m2_groups *groups, int64_t n)
 /* Clusters that run at the same time: a GPC may be short of multiprocessors. */
 template <int IS_WRITE> static int clusters_at_once(struct m2_gpu *gpu)
 {
-    static int known[DEVICES_MAX];
+    static int known[DEVICES_MAX]; /* two engines may find out at once: the same */
     if (gpu->device >= DEVICES_MAX) return 0;
-    if (known[gpu->device] == 0) {
+    int n = __atomic_load_n(&known[gpu->device], __ATOMIC_ACQUIRE);
+    if (n == 0) {
         cudaLaunchConfig_t config = {};
         cudaLaunchAttribute attribute = {};
-        int n = 0;
         gpuFuncSetAttribute(mhc_kernel<IS_WRITE>, gpuFuncAttributeMaxDynamicSharedMemorySize,
                             (int)sizeof(mhc_smem<IS_WRITE>));
         attribute.id = cudaLaunchAttributeClusterDimension;
@@ -464,9 +464,10 @@ template <int IS_WRITE> static int clusters_at_once(struct m2_gpu *gpu)
         config.attrs = &attribute;
         config.numAttrs = 1;
         if (cudaOccupancyMaxActiveClusters(&n, mhc_kernel<IS_WRITE>, &config) != gpuSuccess) n = 0;
-        known[gpu->device] = n > 0 ? n : -1;
+        if (n < 1) n = -1;
+        __atomic_store_n(&known[gpu->device], n, __ATOMIC_RELEASE);
     }
-    return known[gpu->device];
+    return n;
 }
 
 static int is_aligned(const m2_tensor *tensor, size_t bytes)

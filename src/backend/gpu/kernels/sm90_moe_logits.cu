@@ -187,20 +187,15 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1) logits_kernel(logits_
 
 extern "C" int m2_sm90_moe_logits(struct m2_gpu *gpu, const m2_moe_logits_args *args)
 {
-    static int is_prepared[64];
     logits_work work;
     work.n_tokens = args->x->shape[0];
     work.n_heads = (int)args->x->shape[1];
     work.n_tiles = (int)((work.n_tokens + TILE - 1) / TILE);
     if (args->x->shape[2] != DIM || args->logits->shape[2] != EXPERTS) return 0;
     const int64_t image_bytes = (int64_t)work.n_heads * 2 * IMAGE_BYTES;
-    if (image_bytes > (int64_t)M2_GPU_WORKSPACE_BYTES || gpu->n_mps < 2 || gpu->device >= 64)
-        return 0;
+    if (image_bytes > (int64_t)M2_GPU_WORKSPACE_BYTES || gpu->n_mps < 2) return 0;
     if ((uintptr_t)args->x->data % 16 || (uintptr_t)args->logits->data % 16) return 0;
-    if (!is_prepared[gpu->device]) {
-        gpuFuncSetAttribute(logits_kernel, gpuFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-        is_prepared[gpu->device] = 1;
-    }
+    gpuFuncSetAttribute(logits_kernel, gpuFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     work.x = (const gpu_bf16 *)args->x->data;
     work.image = (const uint4 *)gpu->workspace;
     work.logits = (float *)args->logits->data;

@@ -21,6 +21,7 @@
 #define gpuErrorMemoryAllocation   cudaErrorMemoryAllocation
 #define gpuErrorNoDevice           cudaErrorNoDevice
 #define gpuErrorInsufficientDriver cudaErrorInsufficientDriver
+#define gpuErrorNotReady           cudaErrorNotReady
 #define gpuGetErrorString          cudaGetErrorString
 #define gpuGetErrorName            cudaGetErrorName
 #define gpuGetLastError            cudaGetLastError
@@ -47,6 +48,7 @@
 #define gpuStreamNonBlocking     cudaStreamNonBlocking
 #define gpuStreamDestroy         cudaStreamDestroy
 #define gpuStreamSynchronize     cudaStreamSynchronize
+#define gpuStreamQuery           cudaStreamQuery
 #define gpuStreamWaitEvent       cudaStreamWaitEvent
 
 #define gpuEvent_t              cudaEvent_t

@@ -21,6 +21,7 @@
 #define gpuErrorMemoryAllocation   musaErrorMemoryAllocation
 #define gpuErrorNoDevice           musaErrorNoDevice
 #define gpuErrorInsufficientDriver musaErrorInsufficientDriver
+#define gpuErrorNotReady           musaErrorNotReady
 #define gpuGetErrorString          musaGetErrorString
 #define gpuGetErrorName            musaGetErrorName
 #define gpuGetLastError            musaGetLastError
@@ -47,6 +48,7 @@
 #define gpuStreamNonBlocking     musaStreamNonBlocking
 #define gpuStreamDestroy         musaStreamDestroy
 #define gpuStreamSynchronize     musaStreamSynchronize
+#define gpuStreamQuery           musaStreamQuery
 #define gpuStreamWaitEvent       musaStreamWaitEvent
 
 #define gpuEvent_t              musaEvent_t
