@@ -3,11 +3,10 @@
  *   r[route] = bf16(p * (bf16(swiglu7(x . w_gate[e], x . w_up[e])) . w_down[e]))
  *   y[t, h]  = the routes of (t, h) in ascending order of experts, every addition rounded to bf16
  *
- * Work     a tile is up to 128 routes of one expert.  Blocks work in pairs (a cluster): a step is
- *          either two tiles of one expert, whose weights each block fetches half of, for both, or
- *          the last tiles of two experts, each block fetching its own.  The list of steps is made
- *          on the device from expert_offsets, experts ascending: the steps in flight share some 24
- *          experts, whose weights are read from memory once and then come from L2.
+ * Work     steps of two tiles of up to 128 routes, for a cluster of two blocks (sm90_moe_steps.cuh).
+ *          A cluster takes the next step when it is nearly done with one: so the steps under way
+ *          are always neighbours, which share some 24 experts, whose weights are read from memory
+ *          once and then come from L2.
  * Block    warpgroup 0 feeds a ring of weight stages by bulk copies, warpgroups 1 and 2 compute 64
  *          rows each.  The tile of x stays in shared memory.  For each of 20 chunks of 64 hidden
  *          values: gate and up as one m64n128 product ([64 gate columns | 64 up columns], so that
@@ -16,24 +15,26 @@
  * Weights  as in the checkpoint, [in][out]: B with the output index contiguous, in slabs of 64
  *          columns x 64 rows (8 KiB, rows of 128 bytes, swizzled).
  * Order    of products: gate | up of chunk c, then down of chunk c - 1, which runs under the
- *          activation of chunk c.
+ *          activation of chunk c.  The warpgroups take turns to issue them.  x of the next tile is
+ *          fetched under the last activation, and its first product runs under the stores.
  * Ring     a stage is two slabs: 4 stages of gate | up (64 inputs each) and 2 of down (128 outputs
  *          each) a chunk, in the order of the products.  A stage is free when all warps of both
  *          blocks have left it, in steps of either kind: either block may write it next.
  * Limits   head width 256, expert width 1280; other shapes go to simt_moe_ffn.cu.
  * Numerics f32 accumulators in ascending K; rounds to bf16 after swiglu7, after p, in each addition
- * Bits     of a row depend on its own x, p and weights alone
+ * Bits     of a row depend on its own x, p and weights alone: not on who takes its step, nor when
  * Twin     backend/cpu/ref/moe_ffn.c       Speed  bench/gpu/bench_moe_ffn.cu
  */
 #include <assert.h>
 
+#include "backend/gpu/kernels/sm90_moe_steps.cuh"
 #include "backend/gpu/kernels/sm90_ptx.cuh"
 #include "backend/gpu/launch.h"
 #include "backend/gpu/sm90_tensor_map.h"
 
 #define DIM          256
 #define WIDTH        1280
-#define TILE_ROWS    128
+#define TILE_ROWS    SM90_MOE_TILE_ROWS
 #define CHUNK        64
 #define N_CHUNKS     (WIDTH / CHUNK)
 #define N_SLABS      (DIM / 64)
@@ -42,155 +43,102 @@
 #define N_STAGES     10
 #define X_SLAB_BYTES (TILE_ROWS * 128)
 #define X_BYTES      (N_SLABS * X_SLAB_BYTES)
-#define RING_BYTES   (N_STAGES * STAGE_BYTES)
-#define SMEM_BYTES   (X_BYTES + RING_BYTES + 2 * N_STAGES * 8)
+#define N_TICKETS    4 /* steps that are on their way from rank 0 to both blocks */
+#define TICKET_BYTES 16
 #define N_THREADS    384
 #define N_WARPS      8 /* that compute */
-#define N_RANKS      2 /* blocks of a cluster */
+#define N_FEEDERS    2 /* warps that feed, every other stage each */
+#define N_RANKS      SM90_MOE_RANKS
+#define TAKE_AT      12 /* chunk at which a cluster takes its next step */
+
+/* Places in shared memory. */
+#define RING_AT        X_BYTES
+#define TICKET_AT      (RING_AT + N_STAGES * STAGE_BYTES)
+#define FULL_AT        (TICKET_AT + N_TICKETS * TICKET_BYTES) /* barriers: a stage is full, */
+#define EMPTY_AT       (FULL_AT + 8 * N_STAGES)               /* is empty,                  */
+#define TICKET_FULL_AT (EMPTY_AT + 8 * N_STAGES)              /* a ticket is there          */
+#define SMEM_BYTES     (TICKET_FULL_AT + 8 * N_TICKETS)
 
 #define X_HIGH sm90_desc_high(1024, SM90_SWIZZLE_128) /* 8 rows of 128 bytes                      */
 #define W_HIGH sm90_desc_high(1024, SM90_SWIZZLE_128) /* 8 inputs; the leading offset is a slab   */
-
-/* One block's part of a step. */
-typedef struct ffn_item {
-    int expert; /* head * n_experts + expert                                  */
-    int first;  /* route of the tile's first row                              */
-    int rows;   /* 0 to 128                                                   */
-    int shared; /* the cluster's other block works on the same expert         */
-} ffn_item;
 
 typedef struct ffn_params {
     const gpu_bf16 *x;
     const int32_t *tokens; /* gather_ids */
     const float *probs;
-    const ffn_item *items; /* [n_steps][N_RANKS] */
-    const int32_t *n_steps;
+    sm90_moe_steps steps;
     gpu_bf16 *routes;
     int n_heads, n_experts;
 } ffn_params;
 
-/* ---- the list of steps ----------------------------------------------------------------------- */
-
-#define PLAN_THREADS 1024
-
-/* Sum over the threads before this one; *total_out over all. */
-static __device__ int2 sum_before(int2 value, int2 *total_out)
-{
-    __shared__ int2 warps[PLAN_THREADS / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int2 sum = value;
-    for (int by = 1; by < 32; by *= 2) {
-        const int a = gpu_shfl_up(sum.x, by), b = gpu_shfl_up(sum.y, by);
-        if (lane >= by) sum = make_int2(sum.x + a, sum.y + b);
-    }
-    if (lane == 31) warps[warp] = sum;
-    __syncthreads();
-    int2 before = make_int2(sum.x - value.x, sum.y - value.y), total = make_int2(0, 0);
-    for (int i = 0; i < PLAN_THREADS / 32; i++) {
-        if (i == warp) before = make_int2(before.x + total.x, before.y + total.y);
-        total = make_int2(total.x + warps[i].x, total.y + warps[i].y);
-    }
-    *total_out = total;
-    return before;
-}
-
-/* Rows of an expert as steps of two tiles, and whether one tile is left over. */
-static __device__ int n_pairs_of(int rows)
-{
-    return rows / (2 * TILE_ROWS) + (rows % (2 * TILE_ROWS) > TILE_ROWS);
-}
-
-static __device__ int is_tile_left(int rows)
-{
-    const int rest = rows % (2 * TILE_ROWS);
-    return rest > 0 && rest <= TILE_ROWS;
-}
-
-/* One block.  Left-over tiles are numbered through all experts; 2 i opens a step behind the pairs
- * of its expert, 2 i + 1 joins it.  opened[i] is that step. */
-static __global__ void __launch_bounds__(PLAN_THREADS)
-    make_steps(const int32_t *offsets, int n_experts, ffn_item *items, int32_t *opened,
-               int32_t *n_steps_out)
-{
-    const int each = (n_experts + PLAN_THREADS - 1) / PLAN_THREADS;
-    const int begin = min((int)threadIdx.x * each, n_experts);
-    const int end = min(begin + each, n_experts);
-    int2 count = make_int2(0, 0), total; /* pairs, left-over tiles */
-    for (int e = begin; e < end; e++) {
-        const int rows = offsets[e + 1] - offsets[e];
-        count.x += n_pairs_of(rows);
-        count.y += is_tile_left(rows);
-    }
-    const int2 before = sum_before(count, &total);
-
-    int pair = before.x, left = before.y;
-    for (int e = begin; e < end; e++) {
-        const int first = offsets[e], rows = offsets[e + 1] - first;
-        const int n_pairs = n_pairs_of(rows);
-        for (int i = 0; i < n_pairs; i++) {
-            const int at = first + 2 * TILE_ROWS * i, rest = rows - 2 * TILE_ROWS * i - TILE_ROWS;
-            ffn_item *step = items + N_RANKS * (pair + i + (left + 1) / 2);
-            step[0] = { e, at, TILE_ROWS, 1 };
-            step[1] = { e, at + TILE_ROWS, min(rest, TILE_ROWS), 1 };
-        }
-        pair += n_pairs;
-        if (is_tile_left(rows)) {
-            if (left % 2 == 0) opened[left / 2] = pair + left / 2;
-            left++;
-        }
-    }
-    __syncthreads();
-
-    left = before.y;
-    for (int e = begin; e < end; e++) {
-        const int first = offsets[e], rows = offsets[e + 1] - first;
-        if (!is_tile_left(rows)) continue;
-        const int n = rows % (2 * TILE_ROWS), at = first + rows - n;
-        const int is_alone = left % 2 == 0 && left + 1 == total.y;
-        ffn_item *step = items + N_RANKS * opened[left / 2];
-        step[left % 2] = { e, at, n, is_alone };
-        if (is_alone) step[1] = { e, at, 0, 1 };
-        left++;
-    }
-    if (threadIdx.x == 0) *n_steps_out = total.x + (total.y + 1) / 2;
-}
-
 /* ---- the ring ------------------------------------------------------------------------------- */
 
 typedef struct ffn_ring {
-    uint32_t stages, full, empty; /* addresses in shared memory; computing lanes 0 and 1: `empty` is
-                                     the one of block 0 and 1                             */
-    uint32_t slot, parity;
+    uint32_t smem;         /* where the block's shared memory begins                         */
+    uint32_t slot, parity; /* of the next stage, and of its `full` barrier's phase           */
+    uint32_t x;            /* this warpgroup's rows of the first slab                        */
+    uint32_t leave;        /* computing lanes 0 and 1: the `empty` barriers of block 0 and 1 */
 } ffn_ring;
 
-SM90_INLINE void ring_next(ffn_ring *ring)
+SM90_INLINE uint32_t ring_stage(const ffn_ring *ring)
 {
-    if (++ring->slot == N_STAGES) {
-        ring->slot = 0;
+    return ring->smem + RING_AT + STAGE_BYTES * ring->slot;
+}
+
+SM90_INLINE uint32_t ring_full(const ffn_ring *ring)
+{
+    return ring->smem + FULL_AT + 8 * ring->slot;
+}
+
+SM90_INLINE void ring_next(ffn_ring *ring, uint32_t n)
+{
+    ring->slot += n;
+    if (ring->slot >= N_STAGES) {
+        ring->slot -= N_STAGES;
         ring->parity ^= 1;
     }
 }
 
-/* A stage that all warps of both blocks have left, announced to its readers in this block. */
-SM90_INLINE uint32_t ring_take(const ffn_ring *ring)
+/* This warp has left the n stages that begin `back` before the next. */
+SM90_INLINE void ring_leave(const ffn_ring *ring, uint32_t back, uint32_t n)
 {
-    sm90_bar_wait(ring->empty + 8 * ring->slot, ring->parity ^ 1);
-    sm90_bar_arrive_expect(ring->full + 8 * ring->slot, STAGE_BYTES);
-    return ring->stages + STAGE_BYTES * ring->slot;
-}
-
-/* This warp has left the stage. */
-SM90_INLINE void ring_leave(const ffn_ring *ring, uint32_t slot)
-{
-    if (threadIdx.x % 32 < N_RANKS) sm90_bar_arrive_at(ring->empty + 8 * slot);
-}
-
-SM90_INLINE void ring_leave_next(const ffn_ring *ring, uint32_t *left, int n)
-{
-    for (int i = 0; i < n; i++) {
-        ring_leave(ring, *left);
-        *left = *left + 1 == N_STAGES ? 0 : *left + 1;
+#pragma unroll
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t slot = ring->slot + N_STAGES - back + i;
+        if (threadIdx.x % 32 < N_RANKS)
+            sm90_bar_arrive_at(ring->leave + 8 * (slot >= N_STAGES ? slot - N_STAGES : slot));
     }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------
+ * A ticket's place is used again four steps later.  By then all have read it: no warp of both
+ * blocks is more than the ring, a twelfth of a step, behind rank 0. */
+
+SM90_INLINE const sm90_moe_item *item_of(const ffn_params *params, int step)
+{
+    return params->steps.items + N_RANKS * step + sm90_cluster_rank();
+}
+
+/* The n-th ticket to both blocks.  One thread of each: it announces the bytes. */
+SM90_INLINE void give_ticket(const ffn_ring *ring, uint32_t n, int step, uint32_t rank)
+{
+    const uint32_t to = ring->smem + TICKET_AT + n % N_TICKETS * TICKET_BYTES;
+    const uint32_t full = ring->smem + TICKET_FULL_AT + n % N_TICKETS * 8;
+    sm90_bar_arrive_expect(full, TICKET_BYTES);
+    for (uint32_t r = 0; r < N_RANKS && rank == 0; r++)
+        sm90_send(sm90_place_in(to, r), sm90_place_in(full, r),
+                  make_float4(__int_as_float(step), 0.0f, 0.0f, 0.0f));
+}
+
+SM90_INLINE int read_ticket(const ffn_ring *ring, uint32_t n)
+{
+    int step;
+    sm90_bar_wait_cluster(ring->smem + TICKET_FULL_AT + n % N_TICKETS * 8, n / N_TICKETS % 2);
+    asm volatile("ld.shared.s32 %0, [%1];"
+                 : "=r"(step)
+                 : "r"(ring->smem + TICKET_AT + n % N_TICKETS * TICKET_BYTES)
+                 : "memory");
+    return step;
 }
 
 /* ---- feeding -------------------------------------------------------------------------------- */
@@ -200,34 +148,40 @@ SM90_INLINE void ring_leave_next(const ffn_ring *ring, uint32_t *left, int n)
 SM90_INLINE void feed_stage(ffn_ring *ring, const CUtensorMap *a, const CUtensorMap *b, int xa,
                             int xb, int y, int is_shared, uint32_t rank)
 {
-    const uint32_t stage = ring_take(ring), full = ring->full + 8 * ring->slot;
+    const uint32_t stage = ring_stage(ring), full = ring_full(ring);
+    sm90_bar_wait(full + EMPTY_AT - FULL_AT, ring->parity ^ 1);
+    sm90_bar_arrive_expect(full, STAGE_BYTES);
     if (!is_shared) {
         sm90_load_2d(stage, a, full, xa, y);
         sm90_load_2d(stage + SLAB_BYTES, b, full, xb, y);
     } else {
         sm90_load_2d_to(stage + SLAB_BYTES * rank, rank ? b : a, full, rank ? xb : xa, y, 3);
     }
-    ring_next(ring);
+    ring_next(ring, N_FEEDERS);
 }
 
+/* Feeder 0 or 1.  Feeder 0 of rank 0 takes the steps. */
 SM90_INLINE void feed(const ffn_params *params, ffn_ring *ring, const CUtensorMap *gate,
-                      const CUtensorMap *up, const CUtensorMap *down)
+                      const CUtensorMap *up, const CUtensorMap *down, int feeder)
 {
-    const uint32_t rank = sm90_cluster_rank(), n_clusters = sm90_n_clusters();
-    const int n_steps = *params->n_steps;
-    for (int step = (int)sm90_cluster_idx(); step < n_steps; step += (int)n_clusters) {
-        const ffn_item *item = params->items + N_RANKS * step + rank;
+    const uint32_t rank = sm90_cluster_rank();
+    const int n_steps = *params->steps.n_steps;
+    int step = (int)sm90_cluster_idx(), next = 0;
+    ring_next(ring, feeder);
+    for (uint32_t n = 0; step < n_steps; n++) {
+        const sm90_moe_item *item = item_of(params, step);
         const int e = item->expert, is_shared = item->shared;
         for (int c = 0; c <= N_CHUNKS; c++) {
-            if (c < N_CHUNKS)
-                for (int k = 0; k < N_SLABS; k++)
-                    feed_stage(ring, gate, up, CHUNK * c, CHUNK * c, e * DIM + 64 * k, is_shared,
-                               rank);
+            if (c == TAKE_AT && feeder == 0 && rank == 0)
+                next = atomicAdd(params->steps.n_taken, 1);
+            for (int k = feeder; k < N_SLABS && c < N_CHUNKS; k += N_FEEDERS)
+                feed_stage(ring, gate, up, CHUNK * c, CHUNK * c, e * DIM + 64 * k, is_shared, rank);
             if (c > 0)
-                for (int h = 0; h < 2; h++)
-                    feed_stage(ring, down, down, 128 * h, 128 * h + 64, e * WIDTH + CHUNK * (c - 1),
-                               is_shared, rank);
+                feed_stage(ring, down, down, 128 * feeder, 128 * feeder + 64,
+                           e * WIDTH + CHUNK * (c - 1), is_shared, rank);
+            if (c == TAKE_AT && feeder == 0) give_ticket(ring, n, next, rank);
         }
+        step = read_ticket(ring, n);
     }
 }
 
@@ -242,7 +196,8 @@ SM90_INLINE float swiglu7(float gate, float linear)
     asm("max.NaN.f32 %0, %0, 0fC0E00000;" : "+f"(linear));
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -2.45546696f)); /* 1.702 log2 e */
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1.0f + power));
-    return gate * part * (linear + 1.0f);
+    part *= gate;
+    return fmaf(part, linear, part);
 }
 
 SM90_INLINE uint32_t pack(float low, float high)
@@ -252,57 +207,86 @@ SM90_INLINE uint32_t pack(float low, float high)
     return word;
 }
 
-/* This warpgroup's 64 rows of the tile: 4 slabs of 64 columns, 16-byte piece q of row r at q ^ (r %
- * 8). */
-SM90_INLINE void gather_x(const ffn_params *params, const ffn_item *item, uint32_t x,
-                          uint32_t group_row)
+/* Read again wherever it is wanted: a register is dear here. */
+SM90_INLINE uint32_t thread_idx(void)
 {
-    const uint32_t lane = threadIdx.x % 32, warp_row = threadIdx.x % 128 / 32 * 16;
-    const int head = item->expert / params->n_experts;
-    const int row = (int)(group_row + warp_row + lane % 16);
-    const int token = row < item->rows ? params->tokens[item->first + row] : -1;
-#pragma unroll
-    for (uint32_t i = 0; i < 16; i++) {
-        const int t = gpu_shfl(token, (int)i);
-        const gpu_bf16 *from =
-            params->x + ((int64_t)max(t, 0) * params->n_heads + head) * DIM + 8 * lane;
-        const uint32_t to =
-            x + lane / 8 * X_SLAB_BYTES + (group_row + warp_row + i) * 128 + ((lane ^ i) % 8) * 16;
-        sm90_copy16(to, from, t >= 0);
-    }
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
 }
 
-SM90_INLINE void sync_group(int group)
+/* The computing warpgroup of this thread, 0 or 1. */
+SM90_INLINE uint32_t group_idx(void)
 {
-    if (group == 0)
+    return thread_idx() / 128 - 1;
+}
+
+SM90_INLINE void sync_group(void)
+{
+    if (group_idx() == 0)
         sm90_sync<1>(128);
     else
         sm90_sync<2>(128);
 }
 
+/* The turns of the two warpgroups to issue products. */
+SM90_INLINE void turn_begin(void)
+{
+    if (group_idx() == 0)
+        sm90_sync<3>(256);
+    else
+        sm90_sync<4>(256);
+}
+
+SM90_INLINE void turn_end(void)
+{
+    if (group_idx() == 0)
+        sm90_arrive<4>(256);
+    else
+        sm90_arrive<3>(256);
+}
+
+/* This warp's 16 rows of the tile: 4 slabs of 64 columns, 16-byte piece q of row r at q ^ (r % 8).
+ */
+SM90_INLINE void gather_x(const ffn_params *params, const sm90_moe_item *item, uint32_t x)
+{
+    const uint32_t thread = thread_idx(), lane = thread % 32, warp_row = (thread / 32 - 4) * 16;
+    const int head = item->expert / params->n_experts;
+    const int row = (int)(warp_row + lane % 16);
+    const int token = row < item->rows ? params->tokens[item->first + row] : -1;
+    x += lane / 8 * X_SLAB_BYTES + warp_row * 128;
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+        const int t = gpu_shfl(token, (int)i);
+        const gpu_bf16 *from =
+            params->x + ((int64_t)max(t, 0) * params->n_heads + head) * DIM + 8 * lane;
+        sm90_copy16(x + i * 128 + ((lane ^ i) % 8) * 16, from, t >= 0);
+    }
+}
+
 /* The rows above have arrived, for all of this warpgroup and for wgmma. */
-SM90_INLINE void gather_x_wait(int group)
+SM90_INLINE void gather_x_wait(void)
 {
     sm90_copy16_wait();
     sm90_fence_async();
-    sync_group(group);
+    sync_group();
 }
 
 /* h = x . [gate | up] of the next chunk: 4 stages, a committed group each. */
-SM90_INLINE void product_in(float (&h)[64], ffn_ring *ring, uint32_t x)
+SM90_INLINE void product_in(float (&h)[64], ffn_ring *ring)
 {
-    asm volatile("" : "+r"(x)); /* or 16 descriptors would be kept in registers through the loop */
+    const uint32_t x = ring->x;
 #pragma unroll
     for (int slab = 0; slab < N_SLABS; slab++) {
-        sm90_bar_wait(ring->full + 8 * ring->slot, ring->parity);
+        sm90_bar_wait(ring_full(ring), ring->parity);
         const uint32_t a = sm90_desc(x + slab * X_SLAB_BYTES, 16);
-        const uint32_t b = sm90_desc(ring->stages + STAGE_BYTES * ring->slot, SLAB_BYTES);
+        const uint32_t b = sm90_desc(ring_stage(ring), SLAB_BYTES);
         sm90_wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
             sm90_wgmma_ss<1>(h, a + 2 * k, X_HIGH, b + 128 * k, W_HIGH, slab > 0 || k > 0);
         sm90_wgmma_commit();
-        ring_next(ring);
+        ring_next(ring, 1);
     }
 }
 
@@ -311,16 +295,15 @@ SM90_INLINE void product_in(float (&h)[64], ffn_ring *ring, uint32_t x)
 SM90_INLINE void product_out(float (&y)[128], const uint32_t (&hidden)[4][4], ffn_ring *ring,
                              int is_adding)
 {
-    sm90_bar_wait(ring->full + 8 * ring->slot, ring->parity);
-    sm90_bar_wait(ring->full + 8 * ring->slot + 8, ring->parity);
-    const uint32_t b = sm90_desc(ring->stages + STAGE_BYTES * ring->slot, SLAB_BYTES);
+    sm90_bar_wait(ring_full(ring), ring->parity);
+    sm90_bar_wait(ring_full(ring) + 8, ring->parity);
+    const uint32_t b = sm90_desc(ring_stage(ring), SLAB_BYTES);
     sm90_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
         sm90_wgmma_rs<1>(y, hidden[k], b + 128 * k, W_HIGH, is_adding || k > 0);
     sm90_wgmma_commit();
-    ring_next(ring);
-    ring_next(ring);
+    ring_next(ring, 2);
 }
 
 /* Column c of gate and of up are h[c'] and h[c' + 32]. */
@@ -332,116 +315,133 @@ SM90_INLINE void activate(float (&act)[32], const float (&h)[64])
 
 /* Two columns are a word of an A operand.  Apart from activate(), because no product may be under
  * way that reads `hidden`. */
-SM90_INLINE void pack_hidden(uint32_t (&hidden)[4][4], const float (&act)[32])
+SM90_INLINE void pack_hidden(uint32_t (&hidden)[4][4], float (&act)[32])
 {
+    sm90_wgmma_pin(act); /* or packing would move up before the wait */
 #pragma unroll
     for (int i = 0; i < 16; i++) hidden[i / 4][i % 4] = pack(act[2 * i], act[2 * i + 1]);
 }
 
-/* 128 columns of two rows of a thread, `rows` 8 apart.  Neighbours trade words, so that a quad
+/* Half of the columns of a thread's two rows, HALF 0 or 1.  Neighbours trade words, so that a quad
  * writes 32 bytes in a row. */
-SM90_INLINE void store_half(gpu_bf16 *to, const float *y, const float (&p)[2],
-                            const int (&is_inside)[2])
+template <int HALF>
+SM90_INLINE void store_half(const ffn_params *params, const sm90_moe_item *item,
+                            const float (&y)[128])
 {
-    const uint32_t quad = threadIdx.x % 4, is_odd = quad % 2;
-    to += is_odd * 8 + (quad / 2) * 4;
+    const uint32_t thread = thread_idx(), quad = thread % 4, is_odd = quad % 2;
+    const int row = (int)((thread / 32 - 4) * 16 + thread % 32 / 4);
+    const int first = item->first + row, n_inside = item->rows - row;
+    const float p[2] = { n_inside > 0 ? params->probs[first] : 0.0f,
+                         n_inside > 8 ? params->probs[first + 8] : 0.0f };
+    gpu_bf16 *to = params->routes + (int64_t)first * DIM + 128 * HALF + is_odd * 8 + quad / 2 * 4;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
+        const float *part = y + 64 * HALF + 8 * j;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint32_t a = pack(y[8 * j + 2 * r] * p[r], y[8 * j + 2 * r + 1] * p[r]);
-            const uint32_t b = pack(y[8 * j + 4 + 2 * r] * p[r], y[8 * j + 5 + 2 * r] * p[r]);
+            const uint32_t a = pack(part[2 * r] * p[r], part[2 * r + 1] * p[r]);
+            const uint32_t b = pack(part[4 + 2 * r] * p[r], part[5 + 2 * r] * p[r]);
             const uint32_t other = gpu_shfl_xor(is_odd ? a : b, 1);
-            if (is_inside[r])
+            if (n_inside > 8 * r)
                 *(uint2 *)(to + r * 8 * DIM + 16 * j) =
                     is_odd ? make_uint2(other, b) : make_uint2(a, other);
         }
     }
 }
 
-SM90_INLINE void store_routes(const ffn_params *params, const ffn_item *item, uint32_t group_row,
+SM90_INLINE void store_routes(const ffn_params *params, const sm90_moe_item *item,
                               const float (&y)[128])
 {
-    const int row = (int)(group_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
-    const int is_inside[2] = { row < item->rows, row + 8 < item->rows };
-    const float *probs = params->probs + item->first + row;
-    const float p[2] = { is_inside[0] ? probs[0] : 0.0f, is_inside[1] ? probs[8] : 0.0f };
-    gpu_bf16 *to = params->routes + ((int64_t)item->first + row) * DIM;
-    store_half(to, y, p, is_inside);
-    store_half(to + 128, y + 64, p, is_inside);
+    store_half<0>(params, item, y);
+    store_half<1>(params, item, y);
 }
 
-/* A warpgroup without rows in this step: it only keeps the ring going. */
-SM90_INLINE void pass_step(ffn_ring *ring, uint32_t *left)
+/* The first chunk, whose product in is under way. */
+SM90_INLINE void first_chunk(uint32_t (&hidden)[4][4], float (&h)[64], const ffn_ring *ring)
 {
-    for (int i = 0; i < N_CHUNKS * (N_SLABS + 2); i++) {
-        sm90_bar_wait(ring->full + 8 * ring->slot, ring->parity);
-        ring_next(ring);
-        ring_leave_next(ring, left, 1);
-    }
-}
-
-/* y = x . [all chunks], the last product out still under way. */
-SM90_INLINE void one_tile(float (&y)[128], ffn_ring *ring, uint32_t *left, uint32_t x)
-{
-    float h[64], act[32];
-    uint32_t hidden[4][4];
-    product_in(h, ring, x);
+    float act[32];
     sm90_wgmma_wait<0>();
-    ring_leave_next(ring, left, 4);
+    ring_leave(ring, 4, 4);
     sm90_wgmma_pin(h);
     activate(act, h);
     pack_hidden(hidden, act);
-#pragma unroll 1
-    for (int c = 1; c < N_CHUNKS; c++) {
-        product_in(h, ring, x);
-        product_out(y, hidden, ring, c > 1);
-        sm90_wgmma_wait<3>();
-        ring_leave_next(ring, left, 2);
-        sm90_wgmma_wait<1>();
-        ring_leave_next(ring, left, 2);
-        sm90_wgmma_pin(h);
-        activate(act, h);
-        sm90_wgmma_wait<0>();
-        ring_leave_next(ring, left, 2);
-        sm90_wgmma_pin(y);
-        sm90_wgmma_pin(act); /* or packing would move up before the wait */
-        pack_hidden(hidden, act);
-    }
-    product_out(y, hidden, ring, 1);
 }
 
-SM90_INLINE void compute(const ffn_params *params, ffn_ring *ring, uint32_t x_tile)
+/* h of the next chunk, while y of the chunk before it is still under way. */
+SM90_INLINE void begin_chunk(float (&y)[128], float (&h)[64], const uint32_t (&hidden)[4][4],
+                             ffn_ring *ring, int is_adding)
 {
-    const int group = (int)threadIdx.x / 128 - 1;
-    const uint32_t group_row = 64 * (uint32_t)group, x = x_tile + group_row * 128;
-    const int n_steps = *params->n_steps, n_clusters = (int)sm90_n_clusters();
-    const ffn_item *item = params->items + N_RANKS * sm90_cluster_idx() + sm90_cluster_rank();
-    uint32_t left = 0; /* the slot that this warp leaves next */
-    int step = (int)sm90_cluster_idx();
-    if (step >= n_steps) return;
-    gather_x(params, item, x_tile, group_row);
+    turn_begin();
+    product_in(h, ring);
+    product_out(y, hidden, ring, is_adding);
+    turn_end();
+    sm90_wgmma_wait<4>();
+    ring_leave(ring, 6, 1);
+    sm90_wgmma_wait<3>();
+    ring_leave(ring, 5, 1);
+    sm90_wgmma_wait<2>();
+    ring_leave(ring, 4, 1);
+    sm90_wgmma_wait<1>();
+    ring_leave(ring, 3, 1);
+    sm90_wgmma_pin(h);
+}
 
-    while (step < n_steps) {
-        const int next = step + n_clusters;
-        const ffn_item *next_item = item + N_RANKS * n_clusters;
-        gather_x_wait(group);
-        if (item->rows <= (int)group_row) {
-            if (next < n_steps) gather_x(params, next_item, x_tile, group_row);
-            pass_step(ring, &left);
-        } else {
-            float y[128];
-            one_tile(y, ring, &left, x);
-            sync_group(group); /* all its warps have read x for the last time */
-            if (next < n_steps) gather_x(params, next_item, x_tile, group_row);
-            sm90_wgmma_wait<0>();
-            ring_leave_next(ring, &left, 2);
-            sm90_wgmma_pin(y);
-            store_routes(params, item, group_row, y);
+SM90_INLINE void finish_chunk(float (&y)[128], uint32_t (&hidden)[4][4], const float (&h)[64],
+                              const ffn_ring *ring)
+{
+    float act[32];
+    activate(act, h);
+    sm90_wgmma_wait<0>();
+    ring_leave(ring, 2, 2);
+    sm90_wgmma_pin(y);
+    pack_hidden(hidden, act);
+}
+
+/* Rows behind a tile's end compute zeros. */
+SM90_INLINE void compute(const ffn_params *params, ffn_ring *ring)
+{
+    const int n_steps = *params->steps.n_steps;
+    int step = (int)sm90_cluster_idx();
+    float y[128], h[64];
+    uint32_t hidden[4][4];
+    if (step >= n_steps) return;
+    gather_x(params, item_of(params, step), ring->smem);
+    gather_x_wait();
+    if (group_idx() == 1) turn_end();
+    product_in(h, ring);
+
+    for (uint32_t n = 0;; n++) {
+        first_chunk(hidden, h, ring);
+#pragma unroll 1
+        for (int c = 1; c < N_CHUNKS - 1; c++) {
+            begin_chunk(y, h, hidden, ring, c > 1);
+            finish_chunk(y, hidden, h, ring);
         }
+        begin_chunk(y, h, hidden, ring, 1);
+        const int next = read_ticket(ring, n);
+        if (next < n_steps) {
+            sync_group(); /* all its warps have read x for the last time */
+            gather_x(params, item_of(params, next), ring->smem);
+        }
+        finish_chunk(y, hidden, h, ring);
+
+        turn_begin();
+        product_out(y, hidden, ring, 1);
+        if (next >= n_steps) break;
+        gather_x_wait();
+        sm90_wgmma_wait<0>();
+        ring_leave(ring, 2, 2);
+        sm90_wgmma_pin(y);
+        product_in(h, ring);
+        turn_end();
+        store_routes(params, item_of(params, step), y);
         step = next;
-        item = next_item;
     }
+    turn_end();
+    sm90_wgmma_wait<0>();
+    sm90_wgmma_pin(y);
+    store_routes(params, item_of(params, step), y);
+    if (group_idx() == 0) turn_begin(); /* the other's last */
 }
 
 static __global__ void __cluster_dims__(N_RANKS, 1, 1) __launch_bounds__(N_THREADS, 1)
@@ -449,14 +449,13 @@ static __global__ void __cluster_dims__(N_RANKS, 1, 1) __launch_bounds__(N_THREA
         const __grid_constant__ CUtensorMap up, const __grid_constant__ CUtensorMap down)
 {
     extern __shared__ __align__(1024) unsigned char smem[];
-    const uint32_t x_tile = sm90_smem(smem);
-    ffn_ring ring = { x_tile + X_BYTES, x_tile + X_BYTES + RING_BYTES,
-                      x_tile + X_BYTES + RING_BYTES + 8 * N_STAGES, 0, 0 };
+    ffn_ring ring = { sm90_smem(smem), 0, 0, 0, 0 };
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_STAGES; i++) {
-            sm90_bar_init(ring.full + 8 * i, 1);
-            sm90_bar_init(ring.empty + 8 * i, N_WARPS * N_RANKS);
+            sm90_bar_init(ring.smem + FULL_AT + 8 * i, 1);
+            sm90_bar_init(ring.smem + EMPTY_AT + 8 * i, N_WARPS * N_RANKS);
         }
+        for (int i = 0; i < N_TICKETS; i++) sm90_bar_init(ring.smem + TICKET_FULL_AT + 8 * i, 1);
         sm90_bar_init_fence();
     }
     __syncthreads();
@@ -464,11 +463,13 @@ static __global__ void __cluster_dims__(N_RANKS, 1, 1) __launch_bounds__(N_THREA
 
     if (threadIdx.x < 128) {
         sm90_registers_give<24>();
-        if (threadIdx.x < 32 && sm90_elect()) feed(&params, &ring, &gate, &up, &down);
+        const int warp = (int)threadIdx.x / 32;
+        if (warp < N_FEEDERS && sm90_elect()) feed(&params, &ring, &gate, &up, &down, warp);
     } else {
         sm90_registers_take<240>();
-        ring.empty = sm90_place_in(ring.empty, threadIdx.x % 32 % N_RANKS);
-        compute(&params, &ring, x_tile);
+        ring.x = ring.smem + gpu_shfl(group_idx(), 0) * 64 * 128; /* the same in all lanes */
+        ring.leave = sm90_place_in(ring.smem + EMPTY_AT, threadIdx.x % N_RANKS);
+        compute(&params, &ring);
     }
     __syncwarp();
     sm90_cluster_sync(); /* the other block may still signal here */
@@ -552,27 +553,21 @@ extern "C" int m2_sm90_moe_ffn(struct m2_gpu *gpu, const m2_moe_ffn_args *args)
 
     const int n_experts = (int)args->w_gate->shape[0], n_heads = (int)args->x->shape[1];
     const int64_t n_routes = m2_tensor_count(args->gather_ids);
-    const int64_t n_steps_max = n_routes / (2 * TILE_ROWS) + n_experts + 1;
-    const size_t item_bytes = (size_t)n_steps_max * N_RANKS * sizeof(ffn_item);
+    const int n_clusters = gpu->n_mps / N_RANKS;
     assert(m2_tensor_count(args->expert_offsets) == n_experts + 1);
     assert(m2_tensor_count(args->route_pos) == n_routes);
-    assert(item_bytes + 4 * ((size_t)n_experts + 2) <= M2_GPU_WORKSPACE_BYTES);
-    ffn_item *items = (ffn_item *)gpu->workspace;
-    int32_t *n_steps = (int32_t *)((char *)gpu->workspace + item_bytes);
-    make_steps<<<1, PLAN_THREADS, 0, gpu->stream>>>((const int32_t *)args->expert_offsets->data,
-                                                    n_experts, items, n_steps + 1, n_steps);
-
     const ffn_params params = { (const gpu_bf16 *)args->x->data,
                                 (const int32_t *)args->gather_ids->data,
                                 (const float *)args->probs_sorted->data,
-                                items,
-                                n_steps,
+                                sm90_moe_make_steps(gpu,
+                                                    (const int32_t *)args->expert_offsets->data,
+                                                    n_experts, n_routes, n_clusters),
                                 (gpu_bf16 *)args->routes->data,
                                 n_heads,
                                 n_experts / n_heads };
-    const unsigned n_blocks = (unsigned)(gpu->n_mps / N_RANKS * N_RANKS);
     gpuFuncSetAttribute(ffn, gpuFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-    ffn<<<n_blocks, N_THREADS, SMEM_BYTES, gpu->stream>>>(params, gate, up, down);
+    ffn<<<(unsigned)(n_clusters * N_RANKS), N_THREADS, SMEM_BYTES, gpu->stream>>>(params, gate, up,
+                                                                                  down);
     launch_combine(gpu, args);
     m2_gpu_launched(gpu, "moe_ffn");
     return 1;

@@ -109,6 +109,12 @@ template <int ID> SM90_INLINE void sm90_sync(int n_threads)
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
 }
 
+/* Counts as a thread of that barrier, without waiting. */
+template <int ID> SM90_INLINE void sm90_arrive(int n_threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
+}
+
 /* 1 in one lane of a converged warp, always the same: the compiler then knows that what follows is
  * uniform. */
 SM90_INLINE int sm90_elect(void)
