@@ -44,6 +44,11 @@ typedef struct limits {
     {                                                                                              \
         CLOSE, 0.05, 4, 1                                                                          \
     }
+/* A large value that was rounded otherwise is turned into a small one. */
+#define TURNED                                                                                     \
+    {                                                                                              \
+        CLOSE, 0.05, 16, 1                                                                         \
+    }
 static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_linear] = ONE_ROUNDING,
     [M2_OP_rms_norm] = ONE_ROUNDING,
@@ -62,7 +67,7 @@ static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_attention_gated] = { TRUTH, 0, 0, 1 },
     [M2_OP_swiglu7] = ONE_ROUNDING,
     [M2_OP_linear_swiglu7] = BOTH_ROUNDED,
-    [M2_OP_linear_qk_norm_rope] = MANY_ROUNDINGS,
+    [M2_OP_linear_qk_norm_rope] = TURNED,
     [M2_OP_linear_add] = MANY_ROUNDINGS,
     [M2_OP_moe_logits] = ONE_ROUNDING,
     [M2_OP_moe_select] = { CHOICE, 0, 0, 0 },
