@@ -28,11 +28,7 @@ static const struct {
     { "audio", golden_check_audio, NULL },
     { "video", golden_check_video, NULL },
     { "e2e", golden_check_e2e, NULL },
-#ifdef GOLDEN_WITH_MEDIA
     { "demo-e2e", golden_check_demo_e2e, NULL },
-#else
-    { "demo-e2e", NULL, "needs a build with MAGI2_WITH_MEDIA" },
-#endif
     { "image", NULL, "reading pictures is not built yet" },
     { "vae", NULL, "the image encoder is not built yet" },
     { "refiner", NULL, "the refiner is not built yet" },

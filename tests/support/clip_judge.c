@@ -1,7 +1,6 @@
 #include "support/clip_judge.h"
 
 #include <math.h>
-#include <png.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,22 +167,6 @@ double judge_psnr(const uint8_t *a, const uint8_t *b, int64_t n)
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
     return sum == 0 ? 99 : 10 * log10(255.0 * 255.0 * (double)n / sum);
-}
-
-uint8_t *judge_sheet_read(const char *path, int64_t *width_out, int64_t *height_out)
-{
-    png_image image = { .version = PNG_IMAGE_VERSION };
-    if (!png_image_begin_read_from_file(&image, path)) return NULL;
-    image.format = PNG_FORMAT_RGB;
-    uint8_t *pixels = malloc(PNG_IMAGE_SIZE(image));
-    if (!pixels || !png_image_finish_read(&image, NULL, pixels, 0, NULL)) {
-        png_image_free(&image);
-        free(pixels);
-        return NULL;
-    }
-    *width_out = image.width;
-    *height_out = image.height;
-    return pixels;
 }
 
 void judge_sheet_tile(const uint8_t *sheet, int64_t sheet_width, int64_t tile_width,

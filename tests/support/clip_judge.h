@@ -40,7 +40,7 @@ int judge_onsets(const float *wave, int64_t n, int sample_rate, double times[JUD
 double judge_nearest_median(const double *a, int n_a, const double *b, int n_b);
 
 /* A sheet of pictures of one size in an 8-bit RGB PNG file, [height, width, 3], malloc'd; NULL if the
- * file cannot be read. */
+ * file cannot be read (clip_sheet.c, which needs libpng). */
 uint8_t *judge_sheet_read(const char *path, int64_t *width_out, int64_t *height_out);
 /* Picture `idx` of a sheet, to `to` [tile_height, tile_width, 3]. */
 void judge_sheet_tile(const uint8_t *sheet, int64_t sheet_width, int64_t tile_width,
