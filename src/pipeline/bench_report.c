@@ -56,11 +56,12 @@ static void print_steps(FILE *out, const m2_bench *bench, const m2_spread *f)
 static void print_parts(FILE *out, const m2_bench *bench, const m2_spread *f)
 {
     m2_bench_print_rows(out, "one more step, call by call", &bench->roof, &bench->parts);
-    fprintf(out,
-            "FLOP counts products, attention and mixing; GB what cannot be avoided: inputs once, "
-            "outputs once.\nThe limit is the larger of FLOP and bytes over the roofs.  The parts "
-            "add up to %.1f%% of a step; first to last call took %.3f ms.\n\n",
-            100 * bench->parts.ms / f->median, bench->parts.whole_ms);
+    fprintf(
+        out,
+        "FLOP counts products, attention and mixing; GB what cannot be avoided: inputs once, "
+        "outputs once.\nThe limit is the larger of FLOP and bytes over the roofs, of f32 the bytes "
+        "alone.  The parts add up to %.1f%% of a step; first to last call took %.3f ms.\n\n",
+        100 * bench->parts.ms / f->median, bench->parts.whole_ms);
 }
 
 static void print_foot(FILE *out, const m2_bench *bench)

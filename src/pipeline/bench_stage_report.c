@@ -63,11 +63,12 @@ static void print_page(FILE *out, const m2_stage_bench *bench)
     print_head(out, bench);
     for (int i = 0; i < M2_BENCH_STAGES; i++)
         if (bench->results[i].name) print_stage(out, bench, &bench->results[i]);
-    fprintf(out,
-            "\nFLOP counts products, attention and mixing; GB what cannot be avoided: inputs once, "
-            "outputs once.\nThe limit is the larger of FLOP and bytes over the roofs; f32 products "
-            "too are set against the bf16 one.\nThis process took at most %.0f MiB of the host.\n",
-            (double)m2_memory_peak() / MIB);
+    fprintf(
+        out,
+        "\nFLOP counts products, attention and mixing; GB what cannot be avoided: inputs once, "
+        "outputs once.\nThe limit is the larger of FLOP and bytes over the roofs, of f32 the bytes "
+        "alone: there is no roof of f32 here.\nThis process took at most %.0f MiB of the host.\n",
+        (double)m2_memory_peak() / MIB);
 }
 
 /* ---- for machines ------------------------------------------------------------------------------ */

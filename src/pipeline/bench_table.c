@@ -31,18 +31,19 @@ const char *m2_bench_device(const m2_engine *engine)
 
 /* ---- roofs ------------------------------------------------------------------------------------- */
 
-double m2_roof_limit_ms(const m2_roof *roof, double flop, double bytes)
+/* The product that is the roof is one of bf16: f32 arithmetic, told by the detail, has none here. */
+double m2_roof_limit_ms(const m2_roof *roof, const m2_profile_row *row)
 {
-    const double by_flop = 1e3 * flop / roof->flop_s;
-    const double by_bytes = 1e3 * bytes / roof->bytes_s;
+    const int is_f32 = strncmp(row->detail, "f32 ", 4) == 0;
+    const double by_flop = is_f32 ? 0 : 1e3 * row->flop / roof->flop_s;
+    const double by_bytes = 1e3 * row->bytes / roof->bytes_s;
     return by_flop > by_bytes ? by_flop : by_bytes;
 }
 
 double m2_roof_limit_of_rows(const m2_roof *roof, const m2_profile_report *parts)
 {
     double sum = 0;
-    for (int i = 0; i < parts->n_rows; i++)
-        sum += m2_roof_limit_ms(roof, parts->rows[i].flop, parts->rows[i].bytes);
+    for (int i = 0; i < parts->n_rows; i++) sum += m2_roof_limit_ms(roof, &parts->rows[i]);
     return sum;
 }
 
@@ -93,7 +94,7 @@ void m2_bench_print_rows(FILE *out, const char *title, const m2_roof *roof,
         const m2_profile_row *row = &parts->rows[i];
         char name[64];
         snprintf(name, sizeof name, "%s %s", row->op, row->detail);
-        print_row(out, row, name, parts->ms, m2_roof_limit_ms(roof, row->flop, row->bytes));
+        print_row(out, row, name, parts->ms, m2_roof_limit_ms(roof, row));
     }
     const m2_profile_row all = {
         .n_calls = parts->n_calls, .ms = parts->ms, .flop = parts->flop, .bytes = parts->bytes
@@ -116,10 +117,10 @@ int m2_bench_put_rows(FILE *out, const char *stage, const m2_roof *roof,
 {
     for (int i = 0; i < parts->n_rows; i++) {
         const m2_profile_row *row = &parts->rows[i];
-        json_t *line = json_pack("{s:s,s:s,s:s,s:I,s:f,s:f,s:f,s:f}", "event", "part", "op",
-                                 row->op, "detail", row->detail, "calls", (json_int_t)row->n_calls,
-                                 "ms", row->ms, "flop", row->flop, "bytes", row->bytes, "limit_ms",
-                                 m2_roof_limit_ms(roof, row->flop, row->bytes));
+        json_t *line =
+            json_pack("{s:s,s:s,s:s,s:I,s:f,s:f,s:f,s:f}", "event", "part", "op", row->op, "detail",
+                      row->detail, "calls", (json_int_t)row->n_calls, "ms", row->ms, "flop",
+                      row->flop, "bytes", row->bytes, "limit_ms", m2_roof_limit_ms(roof, row));
         if (stage && line && json_object_set_new(line, "stage", json_string(stage)) != 0) {
             json_decref(line);
             return 0;

@@ -19,8 +19,8 @@ m2_spread m2_spread_of(const double *values, int n);
 /* The GPU's banner, or the instruction set. */
 const char *m2_bench_device(const m2_engine *engine);
 
-/* The time that no program beats on this machine: its arithmetic, or its bytes. */
-double m2_roof_limit_ms(const m2_roof *roof, double flop, double bytes);
+/* The time that no program beats on this machine: of its arithmetic in bf16, or of its bytes. */
+double m2_roof_limit_ms(const m2_roof *roof, const m2_profile_row *row);
 /* The same with every row at its own roof. */
 double m2_roof_limit_of_rows(const m2_roof *roof, const m2_profile_report *parts);
 /* Why figures against these roofs do not count on this device; NULL: they do. */

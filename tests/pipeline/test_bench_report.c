@@ -2,6 +2,7 @@
 #include "support/check.h"
 
 #include "pipeline/bench.h"
+#include "pipeline/bench_table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,17 @@ static void check_holds(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("no \"%s\" in:\n%s", part, text);
 }
 
+/* Catches f32 arithmetic that is held against what bf16 units reach. */
+static void arithmetic_in_f32_has_no_roof(void **state)
+{
+    (void)state;
+    const m2_roof roof = { 8192, 1 << 30, 700e12, 4.1e12 };
+    m2_profile_row row = { .op = "linear", .detail = "f32 3072->24", .flop = 7e12, .bytes = 4.1e9 };
+    check_near(m2_roof_limit_ms(&roof, &row), 1.0, 1e-12, "f32: the time of its bytes");
+    strcpy(row.detail, "3072->24");
+    check_near(m2_roof_limit_ms(&roof, &row), 10.0, 1e-12, "bf16: the time of its arithmetic");
+}
+
 /* 3.5 TFLOP at 700 TFLOP/s are 5 ms, 4.1 GB at 4.1 TB/s 1 ms: the limits are the larger of both for each
  * part, and theirs is the sum.  A part's share of its limit is not the step's. */
 static void limits_are_those_of_each_part(void **state)
@@ -188,6 +200,7 @@ int main(void)
         cmocka_unit_test(roofs_are_medians_of_flop_and_of_bytes_both_ways),
         cmocka_unit_test(medians_are_of_sorted_values),
         cmocka_unit_test(limits_are_those_of_each_part),
+        cmocka_unit_test(arithmetic_in_f32_has_no_roof),
         cmocka_unit_test(a_roof_that_is_too_low_does_not_count),
         cmocka_unit_test(bits_that_differ_are_said),
     };
