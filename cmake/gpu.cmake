@@ -2,6 +2,8 @@
 #
 # Kernel files are compiled one by one by the vendor's compiler and linked as objects by the host's,
 # so that host files never need a special compiler and CMake no language of the vendor's.
+#
+# -ftz=true: denormals are zero, as in the CPU's workers.
 set(MAGI2_GPU "" CACHE STRING "GPU backend: empty, cuda or musa")
 set_property(CACHE MAGI2_GPU PROPERTY STRINGS "" cuda musa)
 set(MAGI2_GPU_ARCHS "80;89;90a;100;ptx" CACHE STRING
@@ -53,7 +55,7 @@ function(m2_gpu_objects out)
         add_custom_command(
             OUTPUT ${object}
             COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/kernels
-            COMMAND ${launcher} ${MAGI2_NVCC} -std=c++17 -O3 ${archs} ${has_sm90}
+            COMMAND ${launcher} ${MAGI2_NVCC} -std=c++17 -O3 -ftz=true ${archs} ${has_sm90}
                     -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
                     -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} -MD -MF ${object}.d -c
                     ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
