@@ -30,29 +30,35 @@ static CUtensorMapSwizzle swizzle_of(int row_values)
     return CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
-int m2_sm90_map_bf16(CUtensorMap *map_out, const void *data, int n_dims, const int64_t *shape,
-                     const int *box)
+int m2_sm90_map_bf16_strided(CUtensorMap *map_out, const void *data, int n_dims,
+                             const int64_t *shape, const int64_t *strides, const int *box)
 {
-    static encode_fn found; /* the same for every device: who comes first does not matter */
-    encode_fn encoder = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (!encoder) {
-        encoder = find_encoder();
-        __atomic_store_n(&found, encoder, __ATOMIC_RELAXED);
-    }
+    static encode_fn encoder; /* the same for every device and thread, so a race is harmless */
+    if (!encoder) encoder = find_encoder();
     if (!encoder || n_dims < 2 || n_dims > M2_SM90_MAP_DIMS) return 0;
 
-    cuuint64_t sides[M2_SM90_MAP_DIMS], strides[M2_SM90_MAP_DIMS];
+    cuuint64_t sides[M2_SM90_MAP_DIMS], outer[M2_SM90_MAP_DIMS];
     cuuint32_t box_sides[M2_SM90_MAP_DIMS], steps[M2_SM90_MAP_DIMS];
-    cuuint64_t bytes = sizeof(uint16_t);
     for (int i = 0; i < n_dims; i++) { /* the driver counts from the innermost side */
         sides[i] = (cuuint64_t)shape[n_dims - 1 - i];
         box_sides[i] = (cuuint32_t)box[n_dims - 1 - i];
         steps[i] = 1;
-        bytes *= sides[i];
-        strides[i] = bytes;
+        if (i > 0) outer[i - 1] = (cuuint64_t)strides[n_dims - 1 - i] * sizeof(uint16_t);
     }
     return encoder(map_out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)n_dims, (void *)data,
-                   sides, strides, box_sides, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   sides, outer, box_sides, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    swizzle_of(box[n_dims - 1]), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+int m2_sm90_map_bf16(CUtensorMap *map_out, const void *data, int n_dims, const int64_t *shape,
+                     const int *box)
+{
+    int64_t strides[M2_SM90_MAP_DIMS], values = 1;
+    if (n_dims > M2_SM90_MAP_DIMS) return 0;
+    for (int i = n_dims - 1; i >= 0; i--) {
+        strides[i] = values;
+        values *= shape[i];
+    }
+    return m2_sm90_map_bf16_strided(map_out, data, n_dims, shape, strides, box);
 }

@@ -22,4 +22,9 @@
 int m2_sm90_map_bf16(CUtensorMap *map_out, const void *data, int n_dims, const int64_t *shape,
                      const int *box);
 
+/* The same for sides that lie any way: strides[i] values from one to the next on side i, the last
+ * side's being 1, others multiples of 8. */
+int m2_sm90_map_bf16_strided(CUtensorMap *map_out, const void *data, int n_dims,
+                             const int64_t *shape, const int64_t *strides, const int *box);
+
 #endif

@@ -66,20 +66,14 @@ static __device__ __forceinline__ void store_mix(mhc_mix *mixes, mhc_raw_mix raw
     if (lane < TOKENS) *(float4 *)mixes[lane].post = unpack4(raw.post);
 }
 
-/* Past the end of a group come rows of the next, past the last zeros: harmless. */
+/* By one lane.  Past the end of a group come rows of the next, past the last zeros: harmless. */
 template <int IS_WRITE>
 static __device__ __forceinline__ void copy_tile(const mhc_work &work, mhc_smem<IS_WRITE> *smem,
                                                  int stage, int row, int rank)
 {
-    const int lane = threadIdx.x % 32, half = lane % 2, box = lane / 2;
     const uint32_t to = sm90_smem(smem->stages[stage]), bar = sm90_smem(&smem->full[stage]);
-    if (box < BOXES)
-        sm90_load_4d(to + lane * BOX_BYTES, &work.streams, bar, rank * COLUMNS + box * BOX_COLUMNS,
-                     0, half, row);
-    const int added = lane - 2 * BOXES;
-    if (IS_WRITE && added >= 0 && added < BOXES)
-        sm90_load_2d(to + STREAM_BYTES + added * (TOKENS * ROW_BYTES), &work.added, bar,
-                     rank * COLUMNS + added * BOX_COLUMNS, row);
+    sm90_load_5d(to, &work.streams, bar, 0, 0, row, 0, rank * BOXES);
+    if (IS_WRITE) sm90_load_3d(to + STREAM_BYTES, &work.added, bar, 0, row, rank * BOXES);
 }
 
 template <int IS_WRITE>
@@ -99,11 +93,12 @@ static __device__ __forceinline__ void fetch_role(const mhc_work &work, mhc_smem
         if (lane == 0) smem->tiles[at.stage] = tile;
         if (IS_WRITE) store_mix(smem->mixes[at.stage], raw);
         __syncwarp();
-        if (lane == 0)
+        if (lane == 0) {
             sm90_bar_arrive_expect(sm90_smem(&smem->full[at.stage]),
                                    mhc_smem<IS_WRITE>::STAGE_BYTES);
+            copy_tile<IS_WRITE>(work, smem, at.stage, (int)tile.row, share.rank);
+        }
         __syncwarp();
-        copy_tile<IS_WRITE>(work, smem, at.stage, (int)tile.row, share.rank);
         advance<IS_WRITE>(&at);
         if (i + 1 == share.n) break;
         tile = tile_of(work.tiles, share.first + (i + 1) * share.by);
@@ -475,6 +470,23 @@ static int is_aligned(const m2_tensor *tensor, size_t bytes)
     return (uintptr_t)tensor->data % bytes == 0;
 }
 
+/* Sides as a stage wants them: boxes of columns, pairs of streams, tokens, streams of a pair. */
+static int map_streams(CUtensorMap *map, const m2_tensor *s)
+{
+    const int64_t shape[5] = { WIDTH / BOX_COLUMNS, 2, s->shape[0], 2, BOX_COLUMNS };
+    const int64_t strides[5] = { BOX_COLUMNS, 2 * WIDTH, M2_STREAMS * WIDTH, WIDTH, 1 };
+    const int box[5] = { BOXES, 2, TOKENS, 2, BOX_COLUMNS };
+    return m2_sm90_map_bf16_strided(map, s->data, 5, shape, strides, box);
+}
+
+static int map_added(CUtensorMap *map, const m2_tensor *o)
+{
+    const int64_t shape[3] = { WIDTH / BOX_COLUMNS, m2_tensor_count(o) / WIDTH, BOX_COLUMNS };
+    const int64_t strides[3] = { BOX_COLUMNS, WIDTH, 1 };
+    const int box[3] = { BOXES, TOKENS, BOX_COLUMNS };
+    return m2_sm90_map_bf16_strided(map, o->data, 3, shape, strides, box);
+}
+
 /* write may be NULL: the streams as they are. */
 template <int IS_WRITE>
 static int launch(struct m2_gpu *gpu, const m2_mhc_write_args *write, const m2_mhc_open_args *open)
@@ -497,11 +509,9 @@ static int launch(struct m2_gpu *gpu, const m2_mhc_write_args *write, const m2_m
     if (n == 0) return 1;
 
     mhc_work work = {};
-    const int64_t s_shape[4] = { n, 2, 2, WIDTH }, o_shape[2] = { n, WIDTH };
-    const int s_box[4] = { TOKENS, 1, 2, BOX_COLUMNS }, o_box[2] = { TOKENS, BOX_COLUMNS };
-    if (!m2_sm90_map_bf16(&work.streams, s->data, 4, s_shape, s_box)) return 0;
+    if (!map_streams(&work.streams, s)) return 0;
     if (IS_WRITE) {
-        if (!m2_sm90_map_bf16(&work.added, write->o->data, 2, o_shape, o_box)) return 0;
+        if (!map_added(&work.added, write->o)) return 0;
         work.h_res = (const uint2 *)write->h_res->data;
         work.h_post = (const uint2 *)write->h_post->data;
         work.s_out = (gpu_bf16 *)write->s_out->data;

@@ -93,8 +93,8 @@ typedef struct mhc_tiles {
 } mhc_tiles;
 
 typedef struct mhc_work {
-    CUtensorMap streams; /* of s, [n, 2, 2, WIDTH] */
-    CUtensorMap added;   /* of o; write alone      */
+    CUtensorMap streams; /* of s: boxes are stages */
+    CUtensorMap added;   /* of o; write alone     */
     const uint2 *h_res, *h_post;
     gpu_bf16 *s_out;
     const uint4 *phi; /* [n_groups][FRAGMENTS] */

@@ -217,6 +217,15 @@ SM90_INLINE void sm90_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar,
                  : "memory");
 }
 
+SM90_INLINE void sm90_load_5d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y,
+                              int z, int w, int v)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"((uint64_t)map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+                 : "memory");
+}
+
 /* To the same place in every block of the cluster whose bit is set in `mask`; the bytes complete at
  * the barrier of the same place in each. */
 SM90_INLINE void sm90_load_2d_to(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y,
