@@ -6,7 +6,8 @@
  *
  * A tile marks its routes as bits, a row of words for each expert; the rank of a route is the
  * number of marks before its own.  Marks are set in any order, so nothing depends on who comes
- * first.
+ * first.  A tile's routes are sorted in shared memory before they are written, so that neighbours
+ * write to one place of memory.
  *
  * In       up to 1024 experts a head, fewer than 2^31 routes
  * Twin     backend/cpu/ref/moe_dispatch.c
@@ -15,11 +16,12 @@
 
 #include <assert.h>
 
-#define MARK_WORDS     8192 /* of one tile: 32 KB */
-#define TILE_WORDS_MAX 32
-#define SCAN_EXPERTS   32
-#define SCAN_CHUNKS    8
-#define EXPERTS_MAX    1024
+#define MARK_WORDS      8192 /* of one tile: 32 KB */
+#define TILE_WORDS_MAX  32
+#define SCAN_EXPERTS    32
+#define SCAN_CHUNKS     8
+#define EXPERTS_MAX     1024
+#define TILE_ROUTES_MAX (SIMT_WARP * TILE_WORDS_MAX)
 
 typedef struct routes {
     const int *ids; /* [n_heads, n_routes] */
@@ -116,33 +118,74 @@ static __device__ __forceinline__ int place_in_token(const int *ids, int route, 
     return first + place;
 }
 
-static __global__ void __launch_bounds__(SIMT_THREADS)
-    scatter_kernel(routes r, const float *probs, const int *before, const int *offsets,
-                   int *gather_ids, float *probs_sorted, int *route_pos)
+/* What a tile of routes becomes: routes by expert, and where each expert's begin. */
+typedef struct tile_order {
+    unsigned int marks[MARK_WORDS];
+    int starts[EXPERTS_MAX]; /* in the tile                                        */
+    int shifts[EXPERTS_MAX]; /* from a place in the tile to one in the head's list */
+    uint16_t routes[TILE_ROUTES_MAX];
+} tile_order;
+
+/* Starts and shifts from the counts of the tiles before and of this one. */
+static __device__ __forceinline__ void find_starts(const routes &r, const int *counts,
+                                                   const int *totals, const int *offsets,
+                                                   tile_order *order)
 {
-    __shared__ unsigned int marks[MARK_WORDS];
-    const int head = blockIdx.y, tile = blockIdx.x, pitch = r.tile_words;
-    for (int i = threadIdx.x; i < r.n_experts * pitch; i += SIMT_THREADS) marks[i] = 0;
+    __shared__ int sums[SIMT_WARPS];
+    const int head = blockIdx.y, tile = blockIdx.x, lane = threadIdx.x % SIMT_WARP;
+    const int *before = counts + ((int64_t)head * r.n_tiles + tile) * r.n_experts;
+    const int *after = tile + 1 < r.n_tiles ? before + r.n_experts : totals + head * r.n_experts;
+    const int per_thread = (r.n_experts + SIMT_THREADS - 1) / SIMT_THREADS;
+    const int begin = threadIdx.x * per_thread;
+    const int end = begin + per_thread < r.n_experts ? begin + per_thread : r.n_experts;
+    int sum = 0;
+    for (int e = begin; e < end; e++) sum += after[e] - before[e];
+    int start = sum;
+#pragma unroll
+    for (int by = 1; by < SIMT_WARP; by *= 2) {
+        const int other = gpu_shfl_up(start, by);
+        start += lane >= by ? other : 0;
+    }
+    if (lane == SIMT_WARP - 1) sums[threadIdx.x / SIMT_WARP] = start;
     __syncthreads();
+    start -= sum;
+    for (int w = 0; w < (int)threadIdx.x / SIMT_WARP; w++) start += sums[w];
+    for (int e = begin; e < end; e++) {
+        order->starts[e] = start;
+        order->shifts[e] = offsets[head * r.n_experts + e] + before[e] - start;
+        start += after[e] - before[e];
+    }
+}
+
+static __global__ void __launch_bounds__(SIMT_THREADS)
+    scatter_kernel(routes r, const float *probs, const int *counts, const int *totals,
+                   const int *offsets, int *gather_ids, float *probs_sorted, int *route_pos)
+{
+    __shared__ tile_order order;
+    const int head = blockIdx.y, tile = blockIdx.x, pitch = r.tile_words;
     const int64_t head_first = (int64_t)head * r.n_routes;
     const int *ids = r.ids + head_first;
-    const int tile_routes = SIMT_WARP * r.tile_words, begin = tile * tile_routes;
-    for (int i = threadIdx.x; i < tile_routes; i += SIMT_THREADS)
-        if (begin + i < r.n_routes)
-            atomicOr(&marks[ids[begin + i] * pitch + i / SIMT_WARP], 1u << i % SIMT_WARP);
+    const int begin = tile * SIMT_WARP * pitch;
+    const int left = r.n_routes - begin, n = left < SIMT_WARP * pitch ? left : SIMT_WARP * pitch;
+    for (int i = threadIdx.x; i < r.n_experts * pitch; i += SIMT_THREADS) order.marks[i] = 0;
+    find_starts(r, counts, totals, offsets, &order);
     __syncthreads();
-    before += ((int64_t)head * r.n_tiles + tile) * r.n_experts;
-    for (int i = threadIdx.x; i < tile_routes; i += SIMT_THREADS) {
-        const int route = begin + i;
-        if (route >= r.n_routes) break; /* no barrier below */
-        const int id = ids[route];
-        const unsigned int *row = marks + id * pitch;
-        int rank = __popc(row[i / SIMT_WARP] & ((1u << i % SIMT_WARP) - 1u));
-        for (int w = 0; w < i / SIMT_WARP; w++) rank += __popc(row[w]);
-        const int at = offsets[head * r.n_experts + id] + before[id] + rank;
+    for (int i = threadIdx.x; i < n; i += SIMT_THREADS)
+        atomicOr(&order.marks[ids[begin + i] * pitch + i / SIMT_WARP], 1u << i % SIMT_WARP);
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += SIMT_THREADS) {
+        const int id = ids[begin + i];
+        const unsigned int *row = order.marks + id * pitch;
+        int place = order.starts[id] + __popc(row[i / SIMT_WARP] & ((1u << i % SIMT_WARP) - 1u));
+        for (int w = 0; w < i / SIMT_WARP; w++) place += __popc(row[w]);
+        order.routes[place] = (uint16_t)i;
+        route_pos[head_first + place_in_token(ids, begin + i, r.top_k)] = order.shifts[id] + place;
+    }
+    __syncthreads();
+    for (int place = threadIdx.x; place < n; place += SIMT_THREADS) {
+        const int route = begin + order.routes[place], at = order.shifts[ids[route]] + place;
         gather_ids[at] = route / r.top_k;
         probs_sorted[at] = probs[head_first + route];
-        route_pos[head_first + place_in_token(ids, route, r.top_k)] = at;
     }
 }
 
@@ -174,7 +217,8 @@ extern "C" void m2_gpu_moe_dispatch(const m2_ops *ops, const m2_moe_dispatch_arg
     scan_experts_kernel<<<r.n_heads, SIMT_THREADS, 0, gpu->stream>>>(r, totals, offsets);
     if (n_routes > 0)
         scatter_kernel<<<tiles, SIMT_THREADS, 0, gpu->stream>>>(
-            r, (const float *)args->topk_prob->data, counts, offsets, (int *)args->gather_ids->data,
-            (float *)args->probs_sorted->data, (int *)args->route_pos->data);
+            r, (const float *)args->topk_prob->data, counts, totals, offsets,
+            (int *)args->gather_ids->data, (float *)args->probs_sorted->data,
+            (int *)args->route_pos->data);
     m2_gpu_launched(gpu, "moe_dispatch");
 }
