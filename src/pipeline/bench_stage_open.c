@@ -236,6 +236,13 @@ static m2_status emit_frames(void *user, int64_t first_frame, const m2_tensor *f
     return copy_output(user, frames);
 }
 
+static m2_status go_on(void *user, int idx, const m2_tensor *hidden)
+{
+    (void)idx;
+    (void)hidden;
+    return check_cancel(user);
+}
+
 m2_status m2_stage_run(m2_stage_bench *bench, const m2_ops *ops, m2_arena *step)
 {
     m2_tensor wave;
@@ -252,7 +259,7 @@ m2_status m2_stage_run(m2_stage_bench *bench, const m2_ops *ops, m2_arena *step)
             m2_oobleck_decode(bench->audio, ops, step, &bench->input, check_cancel, bench, &wave));
     else
         M2_TRY(m2_text_encoder_run(bench->text, ops, step, bench->ids, bench->n_tokens,
-                                   &bench->input, NULL, NULL));
+                                   &bench->input, go_on, bench));
     if (ops->is_measuring) return M2_OK;
     return copy_output(bench, bench->stage == M2_BENCH_AUDIO ? &wave : &bench->input);
 }

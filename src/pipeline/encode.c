@@ -36,6 +36,14 @@ m2_status m2_clip_tokenize(m2_clip *clip)
     return tokenize_branch(clip, 1, negative);
 }
 
+static m2_status go_on(void *user, int idx, const m2_tensor *hidden)
+{
+    m2_clip *clip = user;
+    (void)idx;
+    (void)hidden;
+    return m2_clip_is_cancelled(clip) ? m2_clip_interrupted(clip) : M2_OK;
+}
+
 m2_status m2_clip_encode(m2_clip *clip)
 {
     const m2_ops *ops = &clip->engine->ops;
@@ -44,7 +52,7 @@ m2_status m2_clip_encode(m2_clip *clip)
         m2_arena_reset(&clip->step_arena);
         if (clip->n_ids[i] > 0)
             M2_TRY(m2_text_encoder_run(clip->engine->text, ops, &clip->step_arena, clip->ids[i],
-                                       clip->n_ids[i], &clip->features[i], NULL, NULL));
+                                       clip->n_ids[i], &clip->features[i], go_on, clip));
         if (m2_clip_is_cancelled(clip)) return m2_clip_interrupted(clip);
         m2_clip_report(clip, MAGI2_STAGE_ENCODE, i + 1, 2);
     }

@@ -66,7 +66,8 @@ static void a_step_is_measured_whole_and_by_parts(void **state)
         const char *name = json_string_value(json_object_get(line, "event"));
         n_steps += strcmp(name, "step") == 0;
         if (strcmp(name, "part") != 0) continue;
-        has_attention |= strcmp(json_string_value(json_object_get(line, "op")), "attention") == 0;
+        has_attention |=
+            strcmp(json_string_value(json_object_get(line, "op")), "attention_gated") == 0;
         ms += number(line, "ms");
         flop += number(line, "flop");
         bytes += number(line, "bytes");
@@ -97,7 +98,7 @@ static void the_page_is_for_people(void **state)
     assert_int_equal(result.code, 0);
     static const char *const parts[] = {
         "tier demo, backend cpu", "roofs",    "a step",
-        "attention 6 x 32",       "limit ms", "memory      planned",
+        "attention_gated 6 x 32", "limit ms", "memory      planned",
         "bits        equal"
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)

@@ -140,7 +140,7 @@ typedef struct tap_context {
 } tap_context;
 
 /* Judge a hidden state if its length keeps all of them. */
-static void judge_hidden(void *user, int idx, const m2_tensor *hidden)
+static m2_status judge_hidden(void *user, int idx, const m2_tensor *hidden)
 {
     const tap_context *context = user;
     golden_run *run = context->model->run;
@@ -149,7 +149,7 @@ static void judge_hidden(void *user, int idx, const m2_tensor *hidden)
         golden_format(run, "%s.h%d.%s", context->prefix, idx, context->variant->type);
     const char *truth =
         golden_format(run, "%s.h%d.%s", context->prefix, idx, context->variant->truth);
-    if (!golden_has(context->file, reference) && !golden_has(context->file, truth)) return;
+    if (!golden_has(context->file, reference) && !golden_has(context->file, truth)) return M2_OK;
     check_report(context->model, context->file,
                  golden_format(run, "%s/%s", context->model->name, context->prefix),
                  golden_format(run, "%s h%d", context->variant->type, idx), reference, truth);
@@ -160,6 +160,7 @@ static void judge_hidden(void *user, int idx, const m2_tensor *hidden)
                  golden_format(run, "%s %s.h%d %s", context->model->name, context->prefix, idx,
                                context->variant->type),
                  &copy, reference, truth, 2);
+    return M2_OK;
 }
 
 static void check_length(const text_model *model, const text_variant *variant, golden_file *file,

@@ -214,7 +214,8 @@ static void embed(const text_run *run, const int32_t *ids, m2_tensor *x)
 }
 
 /* The last two layers and the final norm, which only a tap asks for. */
-static void run_rest(const text_run *run, const m2_tensor *features, m2_text_tap *tap, void *user)
+static m2_status run_rest(const text_run *run, const m2_tensor *features, m2_text_tap *tap,
+                          void *user)
 {
     const m2_ops *ops = run->ops;
     const int n_layers = run->config->n_layers;
@@ -222,10 +223,22 @@ static void run_rest(const text_run *run, const m2_tensor *features, m2_text_tap
     ops->convert(ops, &(m2_convert_args){ .x = features, .y = &x });
     for (int i = n_layers - 2; i < n_layers; i++) {
         run_layer(run, i, &x);
-        if (tap && i < n_layers - 1) tap(user, i + 1, &x);
+        if (tap && i < n_layers - 1) M2_TRY(tap(user, i + 1, &x));
     }
     const m2_tensor last = norm(run, &x, &run->encoder->weights.norm);
-    if (tap) tap(user, n_layers, &last);
+    return tap ? tap(user, n_layers, &last) : M2_OK;
+}
+
+static m2_status run_layers(const text_run *run, const int32_t *ids, m2_tensor *features,
+                            m2_text_tap *tap, void *user)
+{
+    embed(run, ids, features);
+    if (tap) M2_TRY(tap(user, 0, features));
+    for (int i = 0; i < run->config->n_layers - 2; i++) {
+        run_layer(run, i, features);
+        if (tap) M2_TRY(tap(user, i + 1, features));
+    }
+    return run->encoder->params.want_all_layers ? run_rest(run, features, tap, user) : M2_OK;
 }
 
 m2_status m2_text_encoder_run(const m2_text_encoder *encoder, const m2_ops *ops, m2_arena *step,
@@ -249,15 +262,9 @@ m2_status m2_text_encoder_run(const m2_text_encoder *encoder, const m2_ops *ops,
     run.sin = m2_tensor_make(step, run.dtype, n, config->n_rot);
     ops->text_rope_table(ops, &(m2_text_rope_table_args){
                                   .theta = config->rope_theta, .cos = &run.cos, .sin = &run.sin });
-    embed(&run, ids, features);
-    if (tap) tap(tap_user, 0, features);
-    for (int i = 0; i < config->n_layers - 2; i++) {
-        run_layer(&run, i, features);
-        if (tap) tap(tap_user, i + 1, features);
-    }
-    if (encoder->params.want_all_layers) run_rest(&run, features, tap, tap_user);
+    const m2_status status = run_layers(&run, ids, features, tap, tap_user);
     m2_arena_restore(step, mark);
-    return M2_OK;
+    return status;
 }
 
 void m2_text_special_token(const m2_ops *ops, m2_arena *step, const m2_tensor *features,

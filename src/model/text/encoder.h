@@ -38,14 +38,16 @@ void m2_text_encoder_destroy(m2_text_encoder *encoder);
 const m2_text_config *m2_text_encoder_config(const m2_text_encoder *encoder);
 
 /* Sees the hidden states of one call: 0 the embedding, i the stream behind layer i - 1; with
- * want_all_layers the last one, n_layers, is behind the final norm.  [n, hidden], for the call. */
-typedef void m2_text_tap(void *user, int idx, const m2_tensor *hidden);
+ * want_all_layers the last one, n_layers, is behind the final norm.  [n, hidden], for the call.
+ * Anything but M2_OK ends the run with it. */
+typedef m2_status m2_text_tap(void *user, int idx, const m2_tensor *hidden);
 
 /* Encode `n` >= 1 ids.  Needs the `step` arena only during the call; with a measuring arena and
  * table, `ids` may be NULL and the arena's peak is the plan for this length.
  *   ids       [n] host
  *   features  [n, hidden] of the encoder's dtype
- * Errors  M2_ERR_ARG (no ids), M2_ERR_MODEL (an id beyond the embedding table) */
+ *   tap       NULL: nobody looks
+ * Errors  M2_ERR_ARG (no ids), M2_ERR_MODEL (an id beyond the embedding table), those of the tap */
 m2_status m2_text_encoder_run(const m2_text_encoder *encoder, const m2_ops *ops, m2_arena *step,
                               const int32_t *ids, int64_t n, m2_tensor *features, m2_text_tap *tap,
                               void *tap_user);

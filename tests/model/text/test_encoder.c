@@ -123,7 +123,7 @@ typedef struct tap_seen {
     int n_seen;
 } tap_seen;
 
-static void judge_state(void *user, int idx, const m2_tensor *hidden)
+static m2_status judge_state(void *user, int idx, const m2_tensor *hidden)
 {
     tap_seen *seen = user;
     char reference[32], truth[48];
@@ -133,6 +133,30 @@ static void judge_state(void *user, int idx, const m2_tensor *hidden)
     const m2_tensor reference_values = recorded(seen->env, "L7", reference, M2_F64);
     const m2_tensor truth_values = recorded(seen->env, "L7", truth, M2_F64);
     check_rule(hidden, &reference_values, &truth_values, 2, reference);
+    return M2_OK;
+}
+
+static m2_status stop_at_three(void *user, int idx, const m2_tensor *hidden)
+{
+    (void)hidden;
+    *(int *)user = idx;
+    return idx == 3 ? m2_fail(M2_ERR_INTERRUPTED, "enough") : M2_OK;
+}
+
+/* Ctrl-C is looked at between layers: catches a run that goes on, and one that keeps its memory. */
+static void the_tap_can_end_the_run(void **state)
+{
+    test_env *env = *state;
+    create(env, (m2_text_encoder_params){ .dtype = M2_BF16 });
+    const m2_tensor ids = recorded(env, "L7", "ids", M2_I32);
+    m2_tensor features = m2_tensor_make(&env->data, M2_BF16, 7, env->config.hidden_size);
+    const size_t mark = m2_arena_save(&env->step);
+    int last = -1;
+    assert_int_equal(m2_text_encoder_run(env->encoder, &env->ops, &env->step, ids.data, 7,
+                                         &features, stop_at_three, &last),
+                     M2_ERR_INTERRUPTED);
+    assert_int_equal(last, 3);
+    assert_int_equal(m2_arena_save(&env->step), mark);
 }
 
 /* Catches a layer in the wrong place, which the features alone might hide, and a tap off by one. */
@@ -311,6 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(features_meet_the_error_rule),
         TEST(the_tap_sees_every_hidden_state_in_order),
+        TEST(the_tap_can_end_the_run),
         TEST(a_prefix_has_the_bits_that_it_has_alone),
         TEST(bits_do_not_depend_on_threads_or_instruction_set),
         TEST(the_plan_is_exactly_what_a_run_takes),
