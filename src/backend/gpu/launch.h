@@ -88,9 +88,9 @@ int m2_sm90_attention_gated(struct m2_gpu *gpu, const m2_attention_gated_args *a
 int m2_sm90_mhc_open(struct m2_gpu *gpu, const m2_mhc_open_args *args);
 int m2_sm90_mhc_write_open(struct m2_gpu *gpu, const m2_mhc_write_open_args *args);
 int m2_sm90_conv(struct m2_gpu *gpu, const m2_conv_args *args);
+int m2_sm90_linear(struct m2_gpu *gpu, const m2_linear_args *args);
 int m2_sm90_linear_swiglu7(struct m2_gpu *gpu, const m2_linear_swiglu7_args *args);
 int m2_sm90_linear_qk_norm_rope(struct m2_gpu *gpu, const m2_linear_qk_norm_rope_args *args);
-int m2_sm90_linear_add(struct m2_gpu *gpu, const m2_linear_add_args *args);
 #define M2_GPU_TRY_SM90(op, gpu, args)                                                             \
     ((gpu)->arch == 90 && !(gpu)->use_portable && m2_sm90_##op((gpu), (args)))
 #else

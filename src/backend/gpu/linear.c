@@ -1,5 +1,6 @@
 /* linear.c - the choice between the vendor's products and our own, by the weight's shape alone. */
 #include "backend/gpu/blas.h"
+#include "backend/gpu/launch.h"
 
 static m2_gpu_product product_of(const m2_linear_args *args, int64_t out, int group, int64_t begin,
                                  int64_t end)
@@ -44,6 +45,8 @@ void m2_gpu_linear(const m2_ops *ops, const m2_linear_args *args)
 {
     m2_gpu *gpu = m2_gpu_of(ops);
     if (m2_tensor_count(args->y) == 0) return;
+    /* Rows of several groups: in one launch, where the library needs one for each. */
+    if (args->groups && args->groups->n_groups > 1 && M2_GPU_TRY_SM90(linear, gpu, args)) return;
     /* Long sums in f32 need the blocks of our own kernel to meet the error rule. */
     if (gpu->blas && args->x->dtype == M2_BF16 && by_library(gpu, args)) return;
     m2_gpu_linear_own(gpu, args);
