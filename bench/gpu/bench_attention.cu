@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu/bench_reduce.cuh"
 #include "backend/gpu/launch.h"
 
 #define DIM 128
@@ -220,23 +221,6 @@ static uint16_t *attend_fresh(m2_gpu *gpu, const problem *p)
 
 /* ---- truth ---------------------------------------------------------------------------------- */
 
-static __device__ double block_reduce(double x, int is_max)
-{
-    __shared__ double all[DIM];
-    all[threadIdx.x] = x;
-    __syncthreads();
-    for (int step = DIM / 2; step; step /= 2) {
-        if (threadIdx.x < step) {
-            const double other = all[threadIdx.x + step];
-            all[threadIdx.x] = is_max ? fmax(all[threadIdx.x], other) : all[threadIdx.x] + other;
-        }
-        __syncthreads();
-    }
-    x = all[0];
-    __syncthreads();
-    return x;
-}
-
 /* Row blockIdx.x of `rows`, head blockIdx.y: truth[row][head][2][128], the exact value and what is
  * left of it by the two roundings of the contract. */
 static __global__ void exact_rows(problem p, const int *rows, double *scores, int64_t longest,
@@ -260,9 +244,9 @@ static __global__ void exact_rows(problem p, const int *rows, double *scores, in
         scores[j] = dot * 0.08838834764831845;
         max = fmax(max, scores[j]);
     }
-    max = block_reduce(max, 1);
+    max = bench_reduce<DIM>(max, 1);
     for (int64_t j = t; j < length; j += DIM) sum += scores[j] = exp(scores[j] - max);
-    sum = block_reduce(sum, 0);
+    sum = bench_reduce<DIM>(sum, 0);
     for (int64_t j = 0; j < length; j++)
         value += scores[j] * (double)__bfloat162float(v[j * stride + t]);
     value /= sum;

@@ -6,6 +6,7 @@
  * Speed counts 4 n^2 d FLOP a head, half of that under the causal mask.  Errors are relative RMS
  * against sums in double, over rows that are spread evenly, sinks included.  Exit code 1 when a way
  * breaks the error rule or has other bits when it is recorded and replayed. */
+#include "bench/gpu/bench_reduce.cuh"
 #include "bench_device.cuh"
 
 #include "backend/gpu/dnn.h"
@@ -93,23 +94,6 @@ static void close_problem(problem *p)
 
 /* ---- truth ---------------------------------------------------------------------------------- */
 
-static __device__ double reduce(double x, int is_max)
-{
-    __shared__ double all[THREADS];
-    all[threadIdx.x] = x;
-    __syncthreads();
-    for (int step = THREADS / 2; step; step /= 2) {
-        if (threadIdx.x < step) {
-            const double other = all[threadIdx.x + step];
-            all[threadIdx.x] = is_max ? fmax(all[threadIdx.x], other) : all[threadIdx.x] + other;
-        }
-        __syncthreads();
-    }
-    x = all[0];
-    __syncthreads();
-    return x;
-}
-
 typedef struct truth_of {
     const gpu_bf16 *q, *k, *v;
     const float *sinks; /* [n_heads] or NULL */
@@ -141,9 +125,9 @@ static __global__ void exact_rows(truth_of t)
         scores[j] = dot * t.scale;
         max = fmax(max, scores[j]);
     }
-    max = reduce(max, 1);
+    max = bench_reduce<THREADS>(max, 1);
     for (int64_t j = threadIdx.x; j < n; j += THREADS) sum += scores[j] = exp(scores[j] - max);
-    sum = reduce(sum, 0);
+    sum = bench_reduce<THREADS>(sum, 0);
     if (t.sinks) sum += exp((double)t.sinks[head] - max);
     for (int d = threadIdx.x; d < t.dim; d += THREADS) {
         double value = 0.0;

@@ -7,6 +7,7 @@
  * convolution of one chunk of the video decoder (9 latent frames), 272p and 540p; audio those of
  * the audio decoder. */
 #include "bench/gpu/bench_device.cuh"
+#include "bench/gpu/bench_values.cuh"
 
 #define SAMPLED 20000 /* outputs of a case that are computed in float64 */
 
@@ -23,28 +24,6 @@ typedef struct conv_tensors {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static __device__ unsigned int mix(unsigned int z)
-{
-    z = (z ^ z >> 16) * 0x7feb352du;
-    z = (z ^ z >> 15) * 0x846ca68bu;
-    return z ^ z >> 16;
-}
-
-/* Nearly normal, as values of real layers are: uniform ones flatter the matrix units. */
-static __global__ void fill_kernel(void *to, int is_bf16, int64_t n, unsigned int seed, float scale)
-{
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const unsigned int a = mix((unsigned int)i * 2u + seed), b = mix(a ^ 0x9e3779b9u);
-    const float sum =
-        (float)(a & 0xffff) + (float)(a >> 16) + (float)(b & 0xffff) + (float)(b >> 16);
-    const float value = scale * (sum / 65536.0f - 2.0f) * 1.7320508f;
-    if (is_bf16)
-        ((gpu_bf16 *)to)[i] = __float2bfloat16_rn(value);
-    else
-        ((float *)to)[i] = value;
-}
-
 static m2_tensor device_tensor(bench_device *device, m2_dtype dtype, int n_dims,
                                const int64_t *shape)
 {
@@ -53,13 +32,6 @@ static m2_tensor device_tensor(bench_device *device, m2_dtype dtype, int n_dims,
     bench_must(gpuMemsetAsync(tensor.data, 0xff, m2_tensor_bytes(&tensor), device->gpu.stream),
                "memory");
     return tensor;
-}
-
-static void fill(bench_device *device, m2_tensor *tensor, unsigned int seed, float scale)
-{
-    const int64_t n = m2_tensor_count(tensor);
-    fill_kernel<<<(unsigned int)((n + 255) / 256), 256, 0, device->gpu.stream>>>(
-        tensor->data, tensor->dtype == M2_BF16, n, seed, scale);
 }
 
 static conv_tensors make_tensors(bench_device *device, const conv_case *c)
@@ -75,9 +47,9 @@ static conv_tensors make_tensors(bench_device *device, const conv_case *c)
     made.bias = device_tensor(device, c->dtype, 1, &c->c_out);
     made.y = device_tensor(device, c->dtype, c->stride ? 2 : 4, c->stride ? y_line : y_shape);
     const double k = (double)(c->stride ? 2 : taps) * (double)c->c_in;
-    fill(device, &made.x, 1, 1.0f);
-    fill(device, &made.w, 77, (float)(1 / sqrt(k)));
-    fill(device, &made.bias, 5, 0.5f);
+    bench_fill(device, &made.x, 1, 1.0f);
+    bench_fill(device, &made.w, 77, (float)(1 / sqrt(k)));
+    bench_fill(device, &made.bias, 5, 0.5f);
     bench_wait(device, "values");
     return made;
 }

@@ -6,6 +6,7 @@
  * What follows a product rounds first, so on equal sums a joined kernel has the bits of the
  * operators in sequence (norms: another order of sums, a tolerance). */
 #include "bench/gpu/bench_device.cuh"
+#include "bench/gpu/bench_values.cuh"
 
 extern "C" {
 #include "backend/gpu/blas.h"
@@ -33,36 +34,12 @@ typedef struct linear_tensors {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static __device__ unsigned int mix(unsigned int z)
-{
-    z = (z ^ z >> 16) * 0x7feb352du;
-    z = (z ^ z >> 15) * 0x846ca68bu;
-    return z ^ z >> 16;
-}
-
-/* Nearly normal, as values of real layers are: uniform ones flatter the matrix units. */
-static __global__ void fill_kernel(void *to, int is_bf16, int64_t n, unsigned int seed, float scale)
-{
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const unsigned int a = mix((unsigned int)i * 2u + seed), b = mix(a ^ 0x9e3779b9u);
-    const float sum =
-        (float)(a & 0xffff) + (float)(a >> 16) + (float)(b & 0xffff) + (float)(b >> 16);
-    const float value = scale * (sum / 65536.0f - 2.0f) * 1.7320508f;
-    if (is_bf16)
-        ((gpu_bf16 *)to)[i] = __float2bfloat16_rn(value);
-    else
-        ((float *)to)[i] = value;
-}
-
 static m2_tensor random_tensor(bench_device *device, m2_dtype dtype, int64_t rows, int64_t columns,
                                unsigned int seed, float scale)
 {
     m2_tensor tensor = bench_tensor(device, dtype, rows, columns, 1, 0);
-    const int64_t n = m2_tensor_count(&tensor);
     tensor.n_dims = 2;
-    fill_kernel<<<(unsigned int)((n + 255) / 256), 256, 0, device->gpu.stream>>>(
-        tensor.data, dtype == M2_BF16, n, seed, scale);
+    bench_fill(device, &tensor, seed, scale);
     return tensor;
 }
 
