@@ -10,7 +10,9 @@ void draw_mhc_write_open(random_case *c, const m2_ops *ops, m2_tensor *y_out)
     m2_tensor s_out = random_int(c, 0, 1) ? s : m2_tensor_make(&c->arena, M2_BF16, n, 4, dim);
     m2_tensor norm = draw_tensor(c, M2_F32, 0.3f, groups.n_groups * 4 * dim);
     m2_tensor phi = draw_tensor(c, M2_F32, 0.5f, 4 * dim, 24);
-    m2_tensor alpha = random_tensor(c, M2_F32, 1, 1), bias = random_tensor(c, M2_F32, 1, 4);
+    m2_tensor alpha[3], bias[2];
+    for (int i = 0; i < 3; i++) alpha[i] = random_tensor(c, M2_F32, 1, 1);
+    for (int i = 0; i < 2; i++) bias[i] = random_tensor(c, M2_F32, 1, 4);
     m2_tensor bias_res = random_tensor(c, M2_F32, 1, 4, 4);
     m2_tensor h_pre = m2_tensor_make(&c->arena, M2_BF16, n, 4);
     m2_tensor h_post = m2_tensor_make(&c->arena, M2_BF16, n, 4);
@@ -23,11 +25,11 @@ void draw_mhc_write_open(random_case *c, const m2_ops *ops, m2_tensor *y_out)
                                              .norm = &norm,
                                              .groups = &groups,
                                              .phi = &phi,
-                                             .alpha_pre = &alpha,
-                                             .alpha_post = &alpha,
-                                             .alpha_res = &alpha,
-                                             .bias_pre = &bias,
-                                             .bias_post = &bias,
+                                             .alpha_pre = &alpha[0],
+                                             .alpha_post = &alpha[1],
+                                             .alpha_res = &alpha[2],
+                                             .bias_pre = &bias[0],
+                                             .bias_post = &bias[1],
                                              .bias_res = &bias_res,
                                              .eps = 1e-6f,
                                              .h_pre = &h_pre,

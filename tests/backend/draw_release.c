@@ -99,7 +99,9 @@ static void run_streams(random_case *c, const m2_ops *ops, int64_t n, int64_t di
     m2_tensor s = fast(c, M2_BF16, 1, n, 4, dim), o = fast(c, M2_BF16, 1, n, dim);
     m2_tensor norm = fast(c, M2_F32, 0.2f, n_groups * 4 * dim);
     m2_tensor phi = fast(c, M2_F32, 1.0f / sqrtf(4.0f * (float)dim), 4 * dim, 24);
-    m2_tensor alpha = fast(c, M2_F32, 1, 1), bias = fast(c, M2_F32, 1, 4);
+    m2_tensor alpha[3], bias[2];
+    for (int i = 0; i < 3; i++) alpha[i] = fast(c, M2_F32, 1, 1);
+    for (int i = 0; i < 2; i++) bias[i] = fast(c, M2_F32, 1, 4);
     m2_tensor bias_res = fast(c, M2_F32, 1, 4, 4), x = m2_tensor_make(&c->arena, M2_BF16, n, dim);
     m2_tensor pre = m2_tensor_make(&c->arena, M2_BF16, n, 4);
     m2_tensor post = m2_tensor_make(&c->arena, M2_BF16, n, 4);
@@ -111,11 +113,11 @@ static void run_streams(random_case *c, const m2_ops *ops, int64_t n, int64_t di
                                                 .norm = &norm,
                                                 .groups = &groups,
                                                 .phi = &phi,
-                                                .alpha_pre = &alpha,
-                                                .alpha_post = &alpha,
-                                                .alpha_res = &alpha,
-                                                .bias_pre = &bias,
-                                                .bias_post = &bias,
+                                                .alpha_pre = &alpha[0],
+                                                .alpha_post = &alpha[1],
+                                                .alpha_res = &alpha[2],
+                                                .bias_pre = &bias[0],
+                                                .bias_post = &bias[1],
                                                 .bias_res = &bias_res,
                                                 .eps = 1e-6f,
                                                 .h_pre = &pre,

@@ -126,11 +126,13 @@ static int parse_and_run(golden_run *run, int argc, char **argv)
             fprintf(stderr, "golden_check: --isa %s: use ref, avx2 or avx512\n", optarg);
             return 2;
         } else if (c == 't') {
-            n_threads = (int)strtol(optarg, &end, 10);
-            if (*end != '\0' || n_threads < 1) {
-                fprintf(stderr, "golden_check: --threads %s: use a number from 1 on\n", optarg);
+            const long given = strtol(optarg, &end, 10);
+            if (*end != '\0' || given < 1 || given > 1024) {
+                fprintf(stderr, "golden_check: --threads %s: use a number from 1 to 1024\n",
+                        optarg);
                 return 2;
             }
+            n_threads = (int)given;
         } else if (c == 'o') {
             only = optarg;
             if (find_component(only) < 0) {

@@ -5,7 +5,8 @@
  * must not break each other: every call of theirs stands between enter and leave, and a recording
  * begins when all other threads have left and keeps them out until it ends.
  *
- * Waiting  nobody waits for a device inside, or a recording would wait as long (m2_gpu_finish).
+ * Waiting  nobody waits for a device inside, or a recording would wait as long (m2_gpu_finish); but
+ *          freeing memory, and copying where pinned memory was refused, may wait in the driver.
  * Nested   a thread that is inside, or records, may enter again: an operator calls others.
  */
 #ifndef M2_BACKEND_GPU_GATE_H

@@ -188,14 +188,16 @@ static __device__ __forceinline__ void find_least(const float (&guesses)[SIEVE_R
 }
 
 /* The experts whose guess reaches `least`, each to a place; gives back their number, which may be
- * larger than that of places. */
+ * larger than that of places.  Places without an expert have a guess of minus infinity, which `least`
+ * may be, too, where there are NaNs. */
 static __device__ __forceinline__ int gather(const float (&guesses)[SIEVE_KEYS], float least,
                                              int lane, int *ids)
 {
     unsigned int hits = 0;
     int n = 0;
 #pragma unroll
-    for (int i = 0; i < SIEVE_KEYS; i++) hits |= guesses[i] >= least ? 1u << i : 0u;
+    for (int i = 0; i < SIEVE_KEYS; i++)
+        hits |= guesses[i] >= least && guesses[i] > -INFINITY ? 1u << i : 0u;
     for (unsigned int lanes; (lanes = gpu_ballot(hits != 0)) != 0; n += __popc(lanes)) {
         const int at = n + __popc(lanes & ((1u << lane) - 1u));
         if (hits && at < PLACES) ids[at] = expert_of(__ffs(hits) - 1, lane);

@@ -551,6 +551,7 @@ extern "C" int m2_sm90_moe_ffn(struct m2_gpu *gpu, const m2_moe_ffn_args *args)
         !map_weights(args->w_down, &down))
         return 0;
 
+    if (args->x->shape[0] == 0) return 1;
     const int n_experts = (int)args->w_gate->shape[0], n_heads = (int)args->x->shape[1];
     const int64_t n_routes = m2_tensor_count(args->gather_ids);
     const int n_clusters = gpu->n_mps / N_RANKS;

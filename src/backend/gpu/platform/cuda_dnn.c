@@ -321,6 +321,7 @@ static int is_deterministic(maker *m, part config)
                                          CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
                                          &n, notes) != CUDNN_STATUS_SUCCESS)
         return 0;
+    if (n < 0 || n > CUDNN_NUMERICAL_NOTE_TYPE_COUNT) return 0; /* notes of a newer library */
     for (int64_t i = 0; i < n; i++)
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return 0;
     return 1;
