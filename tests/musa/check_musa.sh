@@ -25,7 +25,7 @@ flags='-DMAGI2_GPU_MUSA=1 -DMAGI2_GPU_ARCHS="31" -Itests/musa/include -Isrc'
 gpu=src/backend/gpu
 
 : >"$work/host"
-for file in $gpu/*.c $gpu/platform/library.c $gpu/platform/musa_*.c; do
+for file in $gpu/*.c $gpu/platform/library.c $gpu/platform/no_dnn.c $gpu/platform/musa_*.c; do
     case $file in */absent.c) continue ;; esac
     ${CC:-cc} -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror $flags -fsyntax-only "$file" \
         >>"$work/host" 2>&1 || echo "$file does not compile for MUSA" >>"$work/host"

@@ -9,29 +9,7 @@
 
 #include <stdio.h>
 
-#if !__has_include(<cudnn.h>)
-
-m2_gpu_dnn *m2_gpu_dnn_open(m2_gpu *gpu, int is_wanted, char *text, size_t bytes)
-{
-    (void)gpu;
-    (void)is_wanted;
-    snprintf(text, bytes, "built without cuDNN's headers");
-    return NULL;
-}
-
-void m2_gpu_dnn_close(m2_gpu_dnn *dnn)
-{
-    (void)dnn;
-}
-
-int m2_gpu_dnn_attend(m2_gpu *gpu, const m2_gpu_heads *heads)
-{
-    (void)gpu;
-    (void)heads;
-    return 0;
-}
-
-#else
+#if __has_include(<cudnn.h>) /* else no_dnn.c */
 
 #include <cudnn.h>
 #include <dlfcn.h>

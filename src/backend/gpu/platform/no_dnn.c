@@ -1,13 +1,21 @@
-/* musa_dnn.c - dnn.h on MUSA: our own kernel does every attention. */
+/* no_dnn.c - dnn.h on MUSA and where cuDNN's headers are missing: our own kernels do every attention. */
 #include "backend/gpu/dnn.h"
 
 #include <stdio.h>
+
+#if defined(MAGI2_GPU_MUSA)
+#define WHY_NOT "own attention"
+#elif !__has_include(<cudnn.h>)
+#define WHY_NOT "built without cuDNN's headers"
+#endif
+
+#if defined(WHY_NOT)
 
 m2_gpu_dnn *m2_gpu_dnn_open(m2_gpu *gpu, int is_wanted, char *text, size_t bytes)
 {
     (void)gpu;
     (void)is_wanted;
-    snprintf(text, bytes, "own attention");
+    snprintf(text, bytes, "%s", WHY_NOT);
     return NULL;
 }
 
@@ -22,3 +30,5 @@ int m2_gpu_dnn_attend(m2_gpu *gpu, const m2_gpu_heads *heads)
     (void)heads;
     return 0;
 }
+
+#endif
