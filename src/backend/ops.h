@@ -13,6 +13,8 @@
  *
  * Types   "act" below is bf16 or f32: activations of one call share a type.  All arithmetic is f32,
  *         rounded once to the output's type unless a comment says more.
+ * Memory  a tensor may begin at any address that its elements may have.  Results do not depend on it
+ *         on the CPU; on a GPU another kernel may take it, within the error rule.
  * Rounding to bf16 happens exactly where the reference rounds (docs/NUMERICS.md).
  */
 #ifndef M2_BACKEND_OPS_H

@@ -42,6 +42,25 @@ m2_dtype draw_act(random_case *c)
     return random_int(c, 0, 1) ? M2_BF16 : M2_F32;
 }
 
+m2_dtype turn_act(random_case *c)
+{
+    return random_turn(c, 2) ? M2_BF16 : M2_F32;
+}
+
+int64_t draw_width_of(random_case *c, int64_t kind, const int64_t *most, int64_t n_most,
+                      int64_t largest)
+{
+    if (kind >= n_most) return draw_size(c, largest);
+    return 8 * random_int(c, kind > 0 ? most[kind - 1] / 8 + 1 : 1, most[kind] / 8);
+}
+
+int64_t draw_head_dim(random_case *c)
+{
+    static const int64_t kinds[][3] = { { 64, 1, 2 }, { 64, 3, 4 }, { 8, 17, 32 }, { 8, 1, 16 } };
+    const int64_t *kind = kinds[random_turn(c, 4)];
+    return kind[0] * random_int(c, kind[1], kind[2]);
+}
+
 /* One to three groups over n rows, some of them empty. */
 m2_groups draw_groups(random_case *c, int64_t n)
 {

@@ -3,8 +3,10 @@
 
 void draw_rms_act(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
-    const int64_t n = draw_size(c, 200), channels = draw_size(c, 300);
+    static const int64_t most[] = { 64, 128, 256, 512, 700 };
+    const int64_t kind = random_turn(c, 6), channels = draw_width(c, kind, most, 300);
+    const m2_dtype act = turn_act(c);
+    const int64_t n = draw_size(c, 200);
     const m2_activation activation = (m2_activation)random_int(c, 0, 4);
     m2_tensor x = draw_tensor(c, act, 1, n, channels);
     *y_out = random_int(c, 0, 1) ? x : m2_tensor_make(&c->arena, act, n, channels);

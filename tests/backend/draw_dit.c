@@ -88,8 +88,9 @@ static m2_tensor draw_choice(random_case *c, int64_t heads, int64_t n, int64_t t
 void draw_moe_select(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
     const int64_t n = draw_size(c, 120), heads = random_int(c, 1, 3);
-    const int64_t experts = random_int(c, 0, 2) ? random_int(c, 6, 70) : 256;
-    const int64_t top_k = random_int(c, 1, 6);
+    static const int64_t fewest[] = { 6, 65, 257 }, most[] = { 64, 255, 400 };
+    const int64_t kind = random_turn(c, 4), top_k = random_int(c, 1, 6);
+    const int64_t experts = kind == 3 ? 256 : random_int(c, fewest[kind], most[kind]);
     const int has_bias = (int)random_int(c, 0, 1), is_forced = random_int(c, 0, 3) == 0;
     m2_tensor logits = random_tensor(c, M2_F32, 2, heads, n, experts);
     m2_tensor bias = random_tensor(c, M2_F32, 0.1f, heads * experts);

@@ -82,7 +82,7 @@ void draw_linear_add(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 void draw_linear_qk_norm_rope(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
     const int64_t n = draw_size(c, 100), n_kv = random_int(c, 1, 3);
-    const int64_t n_heads = n_kv * random_int(c, 1, 2), dim = 8 * random_int(c, 1, 17);
+    const int64_t n_heads = n_kv * random_int(c, 1, 2), dim = draw_head_dim(c);
     const drawn_product *product = draw_product(c, n, (n_heads + 2 * n_kv) * dim);
     const int64_t n_groups = product->args.groups ? product->groups.n_groups : 1;
     m2_tensor q_norm = draw_tensor(c, M2_F32, 0.3f, n_groups * dim);

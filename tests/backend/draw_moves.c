@@ -15,8 +15,9 @@ void draw_gather_rows(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_convert(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    m2_tensor x = draw_tensor(c, draw_act(c), 100, random_int(c, 1, 9000));
-    *y_out = m2_tensor_make(&c->arena, draw_act(c), x.shape[0]);
+    const m2_dtype act = turn_act(c), out_type = turn_act(c);
+    m2_tensor x = draw_tensor(c, act, 100, random_int(c, 1, 9000));
+    *y_out = m2_tensor_make(&c->arena, out_type, x.shape[0]);
     ops->convert(ops, &(m2_convert_args){ .x = &x, .y = y_out });
 }
 

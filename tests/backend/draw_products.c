@@ -2,9 +2,12 @@
 
 void draw_linear(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c), out_type = draw_act(c);
+    static const int64_t most[] = { 96, 1300 }; /* f32 sums are cut from 512 on */
+    const int64_t kind = random_turn(c, 3);
+    const m2_dtype act = turn_act(c), out_type = turn_act(c);
     const int64_t n = random_int(c, 0, 5) ? draw_size(c, 230) : 0;
-    const int64_t k = draw_size(c, random_int(c, 0, 3) ? 90 : 1300), out = draw_size(c, 140);
+    const int64_t k = draw_width(c, kind, most, random_int(c, 0, 3) ? 90 : 1300);
+    const int64_t out = random_int(c, 0, 1) ? 8 * random_int(c, 1, 17) : draw_size(c, 140);
     m2_groups *groups = m2_new(&c->arena, m2_groups, 1);
     *groups = draw_groups(c, n);
     const int is_grouped = (int)random_int(c, 0, 1), has_bias = (int)random_int(c, 0, 1);
@@ -51,12 +54,14 @@ void draw_conv(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
     static const int kernels[][3] = { { 1, 1, 1 }, { 3, 3, 3 }, { 1, 3, 3 },
                                       { 3, 1, 1 }, { 1, 1, 7 }, { 1, 1, 4 } };
-    const m2_dtype act = draw_act(c);
+    static const int64_t most[] = { 72 };
+    const int64_t c_in = draw_width(c, random_turn(c, 2), most, 70);
+    const int64_t c_out = random_turn(c, 2) ? draw_size(c, 70) : 128;
+    const m2_dtype act = turn_act(c);
     const int *k = kernels[random_int(c, 0, 5)];
     const int is_wide = k[1] == 1 && k[2] > 1;
     const int64_t t = random_int(c, 1, 3), h = is_wide ? 1 : random_int(c, 1, 6);
     const int64_t w = is_wide ? draw_size(c, 120) : random_int(c, 1, 7);
-    const int64_t c_in = draw_size(c, 70), c_out = draw_size(c, 70);
     const int has_bias = (int)random_int(c, 0, 1);
     m2_tensor x = draw_tensor(c, act, 1, t, h, w, c_in);
     m2_tensor weight = draw_tensor(c, act, 0.3f, k[0] * k[1] * k[2], c_out, c_in);
@@ -74,7 +79,9 @@ void draw_conv(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 void draw_conv_transpose(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
     const int stride = (int)random_int(c, 1, 8);
-    const int64_t length = draw_size(c, 120), c_in = draw_size(c, 70), c_out = draw_size(c, 50);
+    static const int64_t most[] = { 72 };
+    const int64_t c_in = draw_width(c, random_turn(c, 2), most, 70);
+    const int64_t length = draw_size(c, 120), c_out = random_turn(c, 2) ? draw_size(c, 50) : 128;
     const int has_bias = (int)random_int(c, 0, 1);
     m2_tensor x = draw_tensor(c, M2_F32, 1, length, c_in);
     m2_tensor w = draw_tensor(c, M2_F32, 0.3f, 2 * stride, c_out, c_in);

@@ -280,10 +280,12 @@ void release_experts(random_case *c, const m2_ops *ops, int64_t n)
     run_experts(c, ops, n, (expert_sizes){ 1, EXPERT_DIM, N_EXPERTS, TOP_K, EXPERT_WIDTH });
 }
 
-/* All twelve heads, with few experts each: many rows an expert. */
+/* All twelve heads, with few experts each: many rows an expert.  Then fewer experts a token. */
 void release_heads_of_experts(random_case *c, const m2_ops *ops, int64_t n)
 {
     run_experts(c, ops, n, (expert_sizes){ 12, EXPERT_DIM, 8, TOP_K, EXPERT_WIDTH });
+    run_experts(c, ops, n, (expert_sizes){ 2, EXPERT_DIM, 3, 2, EXPERT_WIDTH });
+    run_experts(c, ops, n, (expert_sizes){ 1, EXPERT_DIM, 3, 1, EXPERT_WIDTH });
 }
 
 void demo_layer(random_case *c, const m2_ops *ops, int64_t n)

@@ -2,12 +2,17 @@
 
 void draw_rms_norm(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const int64_t n = draw_size(c, 60), heads = random_int(c, 1, 3), dim = draw_size(c, 1200);
+    static const int64_t most[] = { 256, 1024, 3072, 4096, 4600 };
+    const int64_t kind = random_turn(c, 7);
+    const int64_t dim =
+        kind < 6 ? draw_width(c, kind, most, 1024) : 2 * random_int(c, 512, 650) + 1;
+    const m2_dtype act = turn_act(c), out_type = turn_act(c);
+    const int64_t n = draw_size(c, dim < 500 ? 60 : 12), heads = random_int(c, 1, 3);
     const m2_groups groups = draw_groups(c, n);
     const int has_weight = (int)random_int(c, 0, 2);
-    m2_tensor x = draw_tensor(c, draw_act(c), 1, n, heads, dim);
+    m2_tensor x = draw_tensor(c, act, 1, n, heads, dim);
     m2_tensor w = draw_tensor(c, draw_act(c), 0.3f, groups.n_groups * dim);
-    *y_out = m2_tensor_make(&c->arena, draw_act(c), n, heads, dim);
+    *y_out = m2_tensor_make(&c->arena, out_type, n, heads, dim);
     ops->rms_norm(ops, &(m2_rms_norm_args){ .x = &x,
                                             .w = has_weight ? &w : NULL,
                                             .groups = &groups,
@@ -80,7 +85,7 @@ void draw_mhc_write(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 void draw_qk_norm_rope(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
     const int64_t n = draw_size(c, 60), n_kv = random_int(c, 1, 3);
-    const int64_t n_heads = n_kv * random_int(c, 1, 2), dim = 8 * random_int(c, 1, 17);
+    const int64_t n_heads = n_kv * random_int(c, 1, 2), dim = draw_head_dim(c);
     const m2_groups groups = draw_groups(c, n);
     m2_tensor qkv = draw_tensor(c, M2_BF16, 1, n, (n_heads + 2 * n_kv) * dim);
     m2_tensor q_norm = draw_tensor(c, M2_F32, 0.3f, groups.n_groups * dim);
@@ -115,7 +120,7 @@ void draw_attention_gate(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_swiglu7(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
+    const m2_dtype act = turn_act(c);
     const int64_t n = draw_size(c, 60), width = draw_size(c, 200);
     m2_tensor x = draw_tensor(c, act, 5, n, 2 * width);
     *y_out = m2_tensor_make(&c->arena, act, n, width);
@@ -124,7 +129,7 @@ void draw_swiglu7(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_add(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
+    const m2_dtype act = turn_act(c);
     const int64_t n = random_int(c, 0, 20000);
     m2_tensor a = draw_tensor(c, act, 1, n), b = draw_tensor(c, act, 1, n);
     m2_tensor third = draw_tensor(c, act, 1, n);
@@ -135,11 +140,11 @@ void draw_add(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_activate(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
+    const m2_dtype act = turn_act(c), out_type = turn_act(c);
     const int64_t n = random_int(c, 1, 9000);
     const float scale = random_int(c, 0, 1) ? 3.0f : 60.0f; /* into overflow of the exponential */
     m2_tensor x = draw_tensor(c, act, scale, n);
-    *y_out = m2_tensor_make(&c->arena, draw_act(c), n);
+    *y_out = m2_tensor_make(&c->arena, out_type, n);
     ops->activate(ops, &(m2_activate_args){
                            .x = &x, .activation = (m2_activation)random_int(c, 0, 4), .y = y_out });
 }

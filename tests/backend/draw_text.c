@@ -36,8 +36,10 @@ void draw_text_qk_norm_rope(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_text_gate(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
-    const int64_t n = draw_size(c, 60), heads = random_int(c, 1, 5), dim = draw_size(c, 130);
+    static const int64_t most[] = { 136 };
+    const int64_t kind = random_turn(c, 2), dim = draw_width(c, kind, most, 130);
+    const m2_dtype act = turn_act(c);
+    const int64_t n = draw_size(c, 60), heads = random_int(c, 1, 5);
     m2_tensor a = draw_tensor(c, act, 1, n, heads, dim),
               qg = draw_tensor(c, act, 4, n, heads, 2 * dim);
     *y_out = m2_tensor_make(&c->arena, act, n, heads * dim);
@@ -46,7 +48,7 @@ void draw_text_gate(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_silu_mul(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
+    const m2_dtype act = turn_act(c);
     const int64_t n = draw_size(c, 60), width = draw_size(c, 300);
     m2_tensor gate = draw_tensor(c, act, 6, n, width), up = draw_tensor(c, act, 1, n, width);
     *y_out = random_int(c, 0, 1) ? gate : m2_tensor_make(&c->arena, act, n, width);
@@ -55,21 +57,30 @@ void draw_silu_mul(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_causal_conv_silu(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
-    const int64_t n = draw_size(c, 90), channels = draw_size(c, 300);
+    static const int64_t most[] = { 320 };
+    const int64_t kind = random_turn(c, 2), channels = draw_width(c, kind, most, 300);
+    const m2_dtype act = turn_act(c);
+    const int64_t n = draw_size(c, 90), kernel = kind == 0 ? 4 : random_int(c, 1, 5);
     m2_tensor x = draw_tensor(c, act, 1, n, channels);
-    m2_tensor w = draw_tensor(c, act, 1, channels, 1, random_int(c, 1, 5));
+    m2_tensor w = draw_tensor(c, act, 1, channels, 1, kernel);
     *y_out = m2_tensor_make(&c->arena, act, n, channels);
     ops->causal_conv_silu(ops, &(m2_causal_conv_silu_args){ .x = &x, .w = &w, .y = y_out });
 }
 
+/* The widths that kernels tell apart, the release's 128 among them. */
+static int draw_key_dim(random_case *c)
+{
+    static const int64_t kinds[][2] = { { 128, 128 }, { 64, 64 },  { 256, 256 }, { 257, 270 },
+                                        { 129, 200 }, { 65, 127 }, { 1, 63 } };
+    const int64_t *kind = kinds[random_turn(c, 7)];
+    return (int)random_int(c, kind[0], kind[1]);
+}
+
 void draw_gated_delta_rule(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
-    const int is_release = random_int(c, 0, 7) == 0;
+    const int dk = draw_key_dim(c), dv = dk == 128 ? 128 : (int)random_int(c, 1, 40);
+    const m2_dtype act = turn_act(c);
     const int n_key = (int)random_int(c, 1, 2), n_value = n_key * (int)random_int(c, 1, 3);
-    const int dk = is_release ? 128 : (int)random_int(c, 1, 40);
-    const int dv = is_release ? 128 : (int)random_int(c, 1, 40);
     const int64_t n = draw_size(c, 200);
     const int use_chunks = (int)random_int(c, 0, 1);
     m2_tensor qkv = random_tensor(c, act, 1, n, 2 * n_key * dk + n_value * dv);
@@ -95,8 +106,10 @@ void draw_gated_delta_rule(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 
 void draw_gated_rms_norm(random_case *c, const m2_ops *ops, m2_tensor *y_out)
 {
-    const m2_dtype act = draw_act(c);
-    const int64_t n = draw_size(c, 60), heads = random_int(c, 1, 4), dim = draw_size(c, 200);
+    static const int64_t most[] = { 128, 200 };
+    const int64_t kind = random_turn(c, 3), dim = draw_width(c, kind, most, 200);
+    const m2_dtype act = turn_act(c);
+    const int64_t n = draw_size(c, 60), heads = random_int(c, 1, 4);
     m2_tensor o = draw_tensor(c, act, 0.1f, n, heads, dim), w = draw_tensor(c, act, 1, dim);
     m2_tensor z = draw_tensor(c, act, 3, n, heads * dim);
     *y_out = m2_tensor_make(&c->arena, act, n, heads * dim);

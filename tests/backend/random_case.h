@@ -11,13 +11,15 @@
 typedef struct random_case {
     m2_arena arena;
     m2_test_random random;
-    int is_plain; /* no infinities or denormals among drawn values */
+    int is_plain;  /* no infinities or denormals among drawn values */
+    uint64_t turn; /* of random_turn                                */
 } random_case;
 
 static inline void random_case_open(random_case *c, uint64_t seed)
 {
     check_ok(m2_arena_create(&c->arena, "test", (size_t)1 << 30));
     c->random.state = seed;
+    c->turn = seed;
     c->is_plain = 0;
 }
 
@@ -30,6 +32,15 @@ static inline void random_case_close(random_case *c)
 static inline int64_t random_int(random_case *c, int64_t low, int64_t high)
 {
     return low + (int64_t)(m2_test_random_u64(&c->random) % (uint64_t)(high - low + 1));
+}
+
+/* 0 ... n - 1 in turn, from seed to seed; the next call turns when this one has gone round.  What
+ * several calls choose between is then met by as many seeds as there are choices. */
+static inline int64_t random_turn(random_case *c, int64_t n)
+{
+    const int64_t turn = (int64_t)(c->turn % (uint64_t)n);
+    c->turn /= (uint64_t)n;
+    return turn;
 }
 
 /* About normal, deviation `scale`. */

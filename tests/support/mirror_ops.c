@@ -14,7 +14,8 @@
 typedef struct region {
     char *host;
     size_t bytes;
-    size_t offset; /* in the image */
+    size_t shift;  /* from a multiple of ALIGN */
+    size_t offset; /* in the image             */
     int is_input, is_output, is_scratch;
     const char *name;
     void *memory; /* its own, or NULL */
@@ -22,7 +23,7 @@ typedef struct region {
 
 struct m2_mirror {
     const m2_ops *device;
-    int use_own_memory;
+    int use_own_memory, is_shifted;
     void *memory; /* [bytes_max] on the device */
     char *image, *result;
     size_t bytes_max, bytes;
@@ -62,6 +63,11 @@ void m2_mirror_use_own_memory(m2_mirror *mirror)
     mirror->use_own_memory = 1;
 }
 
+void m2_mirror_shift(m2_mirror *mirror, int is_on)
+{
+    mirror->is_shifted = is_on;
+}
+
 const char *m2_mirror_fault(m2_mirror *mirror)
 {
     if (!mirror->fault[0]) return NULL;
@@ -98,7 +104,9 @@ static void take_fields(m2_mirror *mirror, const m2_op_info *info, const void *a
             *r = (region){ .host = tensor->data, .name = field->name };
         }
         const size_t bytes = m2_tensor_bytes(tensor);
+        const size_t element = m2_dtype_bytes(tensor->dtype);
         if (bytes > r->bytes) r->bytes = bytes;
+        if (mirror->is_shifted && element > r->shift) r->shift = element;
         r->is_input |= field->use == M2_FIELD_IN || field->use == M2_FIELD_INOUT;
         r->is_output |= field->use == M2_FIELD_OUT || field->use == M2_FIELD_INOUT;
         r->is_scratch |= field->use == M2_FIELD_SCRATCH;
@@ -106,8 +114,8 @@ static void take_fields(m2_mirror *mirror, const m2_op_info *info, const void *a
     mirror->bytes = 0;
     for (int i = 0; i < mirror->n_regions; i++) {
         region *r = &mirror->regions[i];
-        const size_t shift = (uintptr_t)r->host % ALIGN;
-        r->offset = mirror->bytes + GUARD_BYTES + shift;
+        r->shift = ((uintptr_t)r->host + r->shift) % ALIGN;
+        r->offset = mirror->bytes + GUARD_BYTES + r->shift;
         mirror->bytes = (r->offset + r->bytes + GUARD_BYTES + ALIGN - 1) / ALIGN * ALIGN;
     }
 }
@@ -128,7 +136,7 @@ static m2_status reserve(m2_mirror *mirror)
     }
     for (int i = 0; i < mirror->n_regions && mirror->use_own_memory; i++) {
         region *r = &mirror->regions[i];
-        M2_TRY(device->device_api->alloc(device, r->name, r->bytes + ALIGN, &r->memory));
+        M2_TRY(device->device_api->alloc(device, r->name, r->shift + r->bytes, &r->memory));
     }
     return M2_OK;
 }
@@ -147,7 +155,7 @@ static void fill_image(m2_mirror *mirror)
 
 static void *device_address(const m2_mirror *mirror, const region *r)
 {
-    if (r->memory) return (char *)r->memory + (uintptr_t)r->host % ALIGN;
+    if (r->memory) return (char *)r->memory + r->shift;
     return (char *)mirror->memory + r->offset;
 }
 

@@ -3,7 +3,7 @@
  *
  * It also sees what a kernel may not do.  Outputs are filled with ones first, so that what stays
  * unwritten shows; inputs must come back unchanged, and so must the bytes around every tensor.
- * Tensors keep their alignment modulo 64, and tensors that share memory share it on the device.
+ * Tensors keep their alignment modulo 64 unless shifted, and tensors that share memory share it on the device.
  *
  *     check_ok(m2_mirror_open(&device_ops, &mirror));
  *     m2_ops_init_mirror(&ops, mirror);
@@ -22,6 +22,9 @@ m2_status m2_mirror_open(const m2_ops *device, m2_mirror **mirror_out);
 void m2_mirror_close(m2_mirror *mirror);
 /* Every tensor in an allocation of its own, where a memory checker sees each one's end. */
 void m2_mirror_use_own_memory(m2_mirror *mirror);
+/* On: tensors stand one element further on the device than on the host, where nothing is aligned to
+ * more than an element. */
+void m2_mirror_shift(m2_mirror *mirror, int is_on);
 
 /* The table works through `mirror`, which must outlive it. */
 void m2_ops_init_mirror(m2_ops *ops, m2_mirror *mirror);

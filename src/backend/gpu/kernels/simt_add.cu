@@ -6,8 +6,8 @@
 
 #include <assert.h>
 
-template <typename T, typename Y, int IS_WIDE>
-static __global__ void add_kernel(const T *a, const T *b, const T *c, Y *y, int64_t n)
+template <typename T, int IS_WIDE>
+static __global__ void add_kernel(const T *a, const T *b, const T *c, T *y, int64_t n)
 {
     int left;
     const int64_t i = simt_vector_begin(n, &left);
@@ -29,17 +29,15 @@ extern "C" void m2_gpu_add(const m2_ops *ops, const m2_add_args *args)
 {
     struct m2_gpu *gpu = m2_gpu_of(ops);
     const int64_t n = m2_tensor_count(args->y);
-    assert(args->a->dtype == args->b->dtype && m2_tensor_count(args->a) == n);
+    assert(args->a->dtype == args->b->dtype && args->a->dtype == args->y->dtype);
+    assert(m2_tensor_count(args->a) == n);
     if (n == 0) return;
     const int is_wide = simt_is_wide(args->a, 0) && simt_is_wide(args->b, 0) &&
                         simt_is_wide(args->c, 0) && simt_is_wide(args->y, 0);
-    SIMT_BY_TYPE(args->a->dtype, T,
-                 SIMT_BY_TYPE(args->y->dtype, Y, SIMT_BY_WIDTH(is_wide, WIDE, {
-                                  add_kernel<T, Y, WIDE>
-                                      <<<simt_vector_blocks(n), SIMT_THREADS, 0, gpu->stream>>>(
-                                          (const T *)args->a->data, (const T *)args->b->data,
-                                          (const T *)(args->c ? args->c->data : 0),
-                                          (Y *)args->y->data, n);
-                              })));
+    SIMT_BY_TYPE(args->y->dtype, T, SIMT_BY_WIDTH(is_wide, WIDE, {
+                     add_kernel<T, WIDE><<<simt_vector_blocks(n), SIMT_THREADS, 0, gpu->stream>>>(
+                         (const T *)args->a->data, (const T *)args->b->data,
+                         (const T *)(args->c ? args->c->data : 0), (T *)args->y->data, n);
+                 }));
     m2_gpu_launched(gpu, "add");
 }

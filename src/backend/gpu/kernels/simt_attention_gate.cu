@@ -6,14 +6,14 @@
 
 #include <assert.h>
 
-template <typename T, typename Y, int IS_WIDE>
-static __global__ void gate_kernel(const T *a, const T *g, const int32_t *seq, Y *y, int n_heads,
-                                   int dim)
+template <int IS_WIDE>
+static __global__ void gate_kernel(const gpu_bf16 *a, const gpu_bf16 *g, const int32_t *seq,
+                                   gpu_bf16 *y, int n_heads, int dim)
 {
     const int64_t row = blockIdx.x;
     const int width = n_heads * dim;
-    const T *from = a + (int64_t)seq[row] * width;
-    Y *to = y + row * width;
+    const gpu_bf16 *from = a + (int64_t)seq[row] * width;
+    gpu_bf16 *to = y + row * width;
     for (int i = threadIdx.x * SIMT_VECTOR; i < width; i += SIMT_THREADS * SIMT_VECTOR) {
         float value[SIMT_VECTOR];
         const int left = width - i;
@@ -36,15 +36,14 @@ extern "C" void m2_gpu_attention_gate(const m2_ops *ops, const m2_attention_gate
     const int64_t n = args->a->shape[0];
     const int n_heads = (int)args->a->shape[1], dim = (int)args->a->shape[2];
     assert(m2_tensor_count(args->y) == m2_tensor_count(args->a));
-    assert(m2_tensor_count(args->g) == n * n_heads && args->g->dtype == args->a->dtype);
+    assert(m2_tensor_count(args->g) == n * n_heads && args->g->dtype == M2_BF16);
+    assert(args->a->dtype == M2_BF16 && args->y->dtype == M2_BF16);
     if (n == 0) return;
     const int is_wide = simt_is_wide(args->a, dim) && simt_is_wide(args->y, dim);
-    SIMT_BY_TYPE(
-        args->a->dtype, T,
-        SIMT_BY_TYPE(args->y->dtype, Y, SIMT_BY_WIDTH(is_wide, WIDE, {
-                         gate_kernel<T, Y, WIDE><<<(unsigned int)n, SIMT_THREADS, 0, gpu->stream>>>(
-                             (const T *)args->a->data, (const T *)args->g->data,
-                             (const int32_t *)args->seq->data, (Y *)args->y->data, n_heads, dim);
-                     })));
+    SIMT_BY_WIDTH(is_wide, WIDE, {
+        gate_kernel<WIDE><<<(unsigned int)n, SIMT_THREADS, 0, gpu->stream>>>(
+            (const gpu_bf16 *)args->a->data, (const gpu_bf16 *)args->g->data,
+            (const int32_t *)args->seq->data, (gpu_bf16 *)args->y->data, n_heads, dim);
+    });
     m2_gpu_launched(gpu, "attention_gate");
 }

@@ -19,6 +19,8 @@
 
 /* ---- the product with phi -------------------------------------------------------------------- */
 
+/* Rows of phi are whole eights: IS_WIDE asks for aligned memory alone. */
+template <int IS_WIDE>
 static __global__ void __launch_bounds__(SIMT_THREADS)
     project_kernel(const gpu_bf16 *s, const float *norm, const float *phi, simt_groups groups,
                    int64_t n_rows, int width, float eps, float *c)
@@ -35,11 +37,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS)
     for (int k = threadIdx.x; k < width; k += SIMT_THREADS) {
         float phi_row[MHC_COEFFICIENTS];
 #pragma unroll
-        for (int j = 0; j < MHC_COEFFICIENTS / 4; j++) {
-            const float4 v = ((const float4 *)(phi + (int64_t)k * MHC_COEFFICIENTS))[j];
-            phi_row[4 * j] = v.x, phi_row[4 * j + 1] = v.y;
-            phi_row[4 * j + 2] = v.z, phi_row[4 * j + 3] = v.w;
-        }
+        for (int j = 0; j < MHC_COEFFICIENTS; j += SIMT_VECTOR)
+            simt_get_some<IS_WIDE>(phi, (int64_t)k * MHC_COEFFICIENTS + j, SIMT_VECTOR,
+                                   phi_row + j);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float value = simt_get(s, row[r] * width + k);
@@ -193,13 +193,16 @@ extern "C" void m2_gpu_mhc_coefficients(const m2_ops *ops, const m2_mhc_coeffici
     const int64_t n = args->s->shape[0], width = M2_STREAMS * args->s->shape[2];
     float *c = (float *)gpu->workspace;
     assert(args->s->dtype == M2_BF16 && args->s->shape[1] == M2_STREAMS);
-    assert(args->phi->shape[0] == width && (uintptr_t)args->phi->data % 16 == 0);
+    assert(args->phi->shape[0] == width);
     assert(n * MHC_COEFFICIENTS * 4 <= (int64_t)M2_GPU_WORKSPACE_BYTES && width <= INT32_MAX);
     if (n == 0) return;
-    project_kernel<<<(unsigned int)((n + ROWS - 1) / ROWS), SIMT_THREADS, 0, gpu->stream>>>(
-        (const gpu_bf16 *)args->s->data, (const float *)args->norm->data,
-        (const float *)args->phi->data, simt_groups_of(args->groups, n), n, (int)width, args->eps,
-        c);
+    SIMT_BY_WIDTH(simt_is_wide(args->phi, 0), WIDE, {
+        project_kernel<WIDE>
+            <<<(unsigned int)((n + ROWS - 1) / ROWS), SIMT_THREADS, 0, gpu->stream>>>(
+                (const gpu_bf16 *)args->s->data, (const float *)args->norm->data,
+                (const float *)args->phi->data, simt_groups_of(args->groups, n), n, (int)width,
+                args->eps, c);
+    });
     m2_gpu_mhc_finish(gpu, args, c);
     m2_gpu_launched(gpu, "mhc_coefficients");
 }

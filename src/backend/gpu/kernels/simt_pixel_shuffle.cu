@@ -4,13 +4,13 @@
  * Twin     backend/cpu/ref/pixel_shuffle.c */
 #include "backend/gpu/kernels/simt_pixels.cuh"
 
-template <typename UNIT>
-static __global__ void pixel_shuffle_kernel(const UNIT *x, UNIT *y, int width, int channels,
+template <typename T>
+static __global__ void pixel_shuffle_kernel(const T *x, T *y, int width, int channels,
                                             int column_outer)
 {
     const int64_t row = blockIdx.x; /* of all frames */
-    const UNIT *from = x + row * width * 4 * channels;
-    UNIT *to = y + row * 4 * width * channels;
+    const T *from = x + row * width * 4 * channels;
+    T *to = y + row * 4 * width * channels;
     for (int px = (int)threadIdx.y; px < width; px += (int)blockDim.y) {
         for (int c = (int)threadIdx.x; c < channels; c += (int)blockDim.x) {
 #pragma unroll
@@ -29,10 +29,10 @@ extern "C" void m2_gpu_pixel_shuffle(const m2_ops *ops, const m2_pixel_shuffle_a
     struct m2_gpu *gpu = m2_gpu_of(ops);
     const int64_t *shape = args->x->shape, channels = args->y->shape[3];
     if (m2_tensor_count(args->x) == 0) return;
-    SIMT_BY_UNIT(m2_dtype_bytes(args->x->dtype), UNIT, {
-        pixel_shuffle_kernel<UNIT>
+    SIMT_BY_TYPE(args->x->dtype, T, {
+        pixel_shuffle_kernel<T>
             <<<(unsigned int)(shape[0] * shape[1]), simt_parts_block(channels), 0, gpu->stream>>>(
-                (const UNIT *)args->x->data, (UNIT *)args->y->data, (int)shape[2], (int)channels,
+                (const T *)args->x->data, (T *)args->y->data, (int)shape[2], (int)channels,
                 args->column_outer);
     });
     m2_gpu_launched(gpu, "pixel_shuffle");

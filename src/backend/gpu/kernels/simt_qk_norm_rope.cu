@@ -135,8 +135,8 @@ static __device__ __forceinline__ void turn(const float *normed, const float *si
     }
 }
 
-template <typename T, int LANES>
-static __global__ void qk_any_kernel(const T *qkv, qk_pointers p, qk_shape shape)
+template <int LANES>
+static __global__ void qk_any_kernel(const gpu_bf16 *qkv, qk_pointers p, qk_shape shape)
 {
     __shared__ float rope[DIM_MAX * 2];
     __shared__ float normed[SIMT_THREADS / LANES][LANES * SIMT_VECTOR + 1];
@@ -186,24 +186,19 @@ static void qk_launch(struct m2_gpu *gpu, const m2_qk_norm_rope_args *args, cons
                       const qk_shape *shape)
 {
     const unsigned int n = (unsigned int)args->qkv->shape[0];
-    const void *qkv = args->qkv->data;
+    const gpu_bf16 *qkv = (const gpu_bf16 *)args->qkv->data;
     const int dim = shape->dim, is_narrow = dim <= 16 * SIMT_VECTOR;
-    const int is_wide = args->qkv->dtype == M2_BF16 && shape->n_rot % SIMT_VECTOR == 0 &&
-                        simt_is_wide(args->qkv, dim) && simt_is_wide(args->q, dim) &&
-                        simt_is_wide(args->k, dim) && simt_is_wide(args->v, dim);
+    const int is_wide = shape->n_rot % SIMT_VECTOR == 0 && simt_is_wide(args->qkv, dim) &&
+                        simt_is_wide(args->q, dim) && simt_is_wide(args->k, dim) &&
+                        simt_is_wide(args->v, dim);
     if (is_wide && is_narrow)
-        qk_wide_kernel<16><<<n, WIDE_THREADS, 0, gpu->stream>>>((const gpu_bf16 *)qkv, *p, *shape);
+        qk_wide_kernel<16><<<n, WIDE_THREADS, 0, gpu->stream>>>(qkv, *p, *shape);
     else if (is_wide)
-        qk_wide_kernel<32><<<n, WIDE_THREADS, 0, gpu->stream>>>((const gpu_bf16 *)qkv, *p, *shape);
+        qk_wide_kernel<32><<<n, WIDE_THREADS, 0, gpu->stream>>>(qkv, *p, *shape);
+    else if (is_narrow)
+        qk_any_kernel<16><<<n, SIMT_THREADS, 0, gpu->stream>>>(qkv, *p, *shape);
     else
-        SIMT_BY_TYPE(args->qkv->dtype, T, {
-            if (is_narrow)
-                qk_any_kernel<T, 16>
-                    <<<n, SIMT_THREADS, 0, gpu->stream>>>((const T *)qkv, *p, *shape);
-            else
-                qk_any_kernel<T, 32>
-                    <<<n, SIMT_THREADS, 0, gpu->stream>>>((const T *)qkv, *p, *shape);
-        });
+        qk_any_kernel<32><<<n, SIMT_THREADS, 0, gpu->stream>>>(qkv, *p, *shape);
 }
 
 extern "C" void m2_gpu_qk_norm_rope(const m2_ops *ops, const m2_qk_norm_rope_args *args)
@@ -219,6 +214,7 @@ extern "C" void m2_gpu_qk_norm_rope(const m2_ops *ops, const m2_qk_norm_rope_arg
     shape.groups = simt_groups_of(args->groups, n);
     assert(shape.dim <= DIM_MAX && 2 * shape.n_rot <= shape.dim);
     assert(args->qkv->shape[1] == (shape.n_heads + 2 * shape.n_kv) * (int64_t)shape.dim);
+    assert(args->qkv->dtype == M2_BF16);
     assert(args->rope->dtype == M2_F32 && args->q_norm->dtype == M2_F32);
     const qk_pointers p = { (const float *)args->q_norm->data, (const float *)args->k_norm->data,
                             (const float *)args->rope->data,   (const int32_t *)args->seq->data,

@@ -11,6 +11,7 @@
 #include <assert.h>
 
 #define SHORT_ROW 1024
+#define HELD_ROW  (16 * 256)
 
 typedef struct norm_shape {
     int64_t n_rows, rows_per_item;
@@ -98,17 +99,18 @@ static __global__ void norm_kernel(const T *x, simt_any w, Y *y, norm_shape shap
     }
 }
 
-template <typename T, typename Y, int LANES>
+template <typename T, typename Y, int LANES, int IS_WIDE>
 static void norm_rows(struct m2_gpu *gpu, const m2_rms_norm_args *args, const norm_shape *shape)
 {
-    const int is_wide = simt_is_wide(args->x, shape->dim) && simt_is_wide(args->y, shape->dim) &&
-                        simt_is_wide(args->w, shape->dim);
     const int per_block = SIMT_THREADS / LANES;
     const unsigned int blocks = (unsigned int)((shape->n_rows + per_block - 1) / per_block);
-    SIMT_BY_WIDTH(is_wide, WIDE, {
-        norm_kernel<T, Y, LANES, WIDE><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(
-            (const T *)args->x->data, simt_any_of(args->w), (Y *)args->y->data, *shape);
-    });
+    norm_kernel<T, Y, LANES, IS_WIDE><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(
+        (const T *)args->x->data, simt_any_of(args->w), (Y *)args->y->data, *shape);
+}
+
+static int is_wide_norm(const m2_rms_norm_args *args, int dim)
+{
+    return simt_is_wide(args->x, dim) && simt_is_wide(args->y, dim) && simt_is_wide(args->w, dim);
 }
 
 /* 1 if the rows can be held; else nothing is done. */
@@ -120,9 +122,7 @@ static int norm_held(struct m2_gpu *gpu, const m2_rms_norm_args *args, const nor
     const simt_any w = simt_any_of(args->w);
     Y *y = (Y *)args->y->data;
     const unsigned int blocks = (unsigned int)((shape->n_rows + SIMT_WARPS - 1) / SIMT_WARPS);
-    if (args->x->dtype != M2_BF16 || dim > 16 * 256 || !simt_is_wide(args->x, dim) ||
-        !simt_is_wide(args->y, dim) || !simt_is_wide(args->w, dim))
-        return 0;
+    if (args->x->dtype != M2_BF16 || dim > HELD_ROW || !is_wide_norm(args, dim)) return 0;
     if (dim <= 256)
         held_kernel<Y, 1><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
     else if (dim <= 4 * 256)
@@ -132,6 +132,23 @@ static int norm_held(struct m2_gpu *gpu, const m2_rms_norm_args *args, const nor
     else
         held_kernel<Y, 16><<<blocks, SIMT_THREADS, 0, gpu->stream>>>(x, w, y, *shape);
     return 1;
+}
+
+/* Any row.  Short rows of bf16 that are wide have been held. */
+template <typename Y>
+static void norm_walked(struct m2_gpu *gpu, const m2_rms_norm_args *args, const norm_shape *shape)
+{
+    const int is_bf16 = args->x->dtype == M2_BF16, is_short = shape->dim <= SHORT_ROW;
+    SIMT_BY_WIDTH(is_wide_norm(args, shape->dim), WIDE, {
+        if (is_bf16 && is_short)
+            norm_rows<gpu_bf16, Y, SIMT_WARP, 0>(gpu, args, shape);
+        else if (is_bf16)
+            norm_rows<gpu_bf16, Y, SIMT_THREADS, WIDE>(gpu, args, shape);
+        else if (is_short)
+            norm_rows<float, Y, SIMT_WARP, WIDE>(gpu, args, shape);
+        else
+            norm_rows<float, Y, SIMT_THREADS, WIDE>(gpu, args, shape);
+    });
 }
 
 extern "C" void m2_gpu_rms_norm(const m2_ops *ops, const m2_rms_norm_args *args)
@@ -151,11 +168,6 @@ extern "C" void m2_gpu_rms_norm(const m2_ops *ops, const m2_rms_norm_args *args)
     int is_done = 0;
     SIMT_BY_TYPE(args->y->dtype, Y, is_done = norm_held<Y>(gpu, args, &shape));
     if (!is_done)
-        SIMT_BY_TYPE(x->dtype, T, SIMT_BY_TYPE(args->y->dtype, Y, {
-                         if (shape.dim <= SHORT_ROW)
-                             norm_rows<T, Y, SIMT_WARP>(gpu, args, &shape);
-                         else
-                             norm_rows<T, Y, SIMT_THREADS>(gpu, args, &shape);
-                     }));
+        SIMT_BY_TYPE(args->y->dtype, Y, norm_walked<Y>(gpu, args, &shape));
     m2_gpu_launched(gpu, "rms_norm");
 }

@@ -6,8 +6,8 @@
 
 #include <assert.h>
 
-template <typename T, typename Y, int IS_WIDE>
-static __global__ void swiglu7_kernel(const T *x, Y *y, int64_t n)
+template <typename T, int IS_WIDE>
+static __global__ void swiglu7_kernel(const T *x, T *y, int64_t n)
 {
     int left;
     const int64_t i = simt_vector_begin(n, &left);
@@ -25,13 +25,13 @@ extern "C" void m2_gpu_swiglu7(const m2_ops *ops, const m2_swiglu7_args *args)
     struct m2_gpu *gpu = m2_gpu_of(ops);
     const int64_t n = m2_tensor_count(args->y);
     assert(args->x->shape[1] == 2 * args->y->shape[1] && args->x->shape[0] == args->y->shape[0]);
+    assert(args->x->dtype == args->y->dtype);
     if (n == 0) return;
     const int is_wide = simt_is_wide(args->x, 0) && simt_is_wide(args->y, 0);
-    SIMT_BY_TYPE(args->x->dtype, T,
-                 SIMT_BY_TYPE(args->y->dtype, Y, SIMT_BY_WIDTH(is_wide, WIDE, {
-                                  swiglu7_kernel<T, Y, WIDE>
-                                      <<<simt_vector_blocks(n), SIMT_THREADS, 0, gpu->stream>>>(
-                                          (const T *)args->x->data, (Y *)args->y->data, n);
-                              })));
+    SIMT_BY_TYPE(args->y->dtype, T, SIMT_BY_WIDTH(is_wide, WIDE, {
+                     swiglu7_kernel<T, WIDE>
+                         <<<simt_vector_blocks(n), SIMT_THREADS, 0, gpu->stream>>>(
+                             (const T *)args->x->data, (T *)args->y->data, n);
+                 }));
     m2_gpu_launched(gpu, "swiglu7");
 }

@@ -29,12 +29,6 @@
 
 #include <assert.h>
 
-/* What the warp wrote or read before is done with. */
-static __device__ __forceinline__ void arrive_warp(uint64_t *bar)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) sm90_bar_arrive(sm90_smem(bar));
-}
 
 /* ---- fetch: the ring is filled --------------------------------------------------------------- */
 
@@ -92,11 +86,12 @@ static __device__ __forceinline__ void fetch_role(const mhc_work &work, mhc_smem
         }
         if (lane == 0) smem->tiles[at.stage] = tile;
         if (IS_WRITE) store_mix(smem->mixes[at.stage], raw);
-        __syncwarp();
         if (lane == 0) {
             sm90_bar_arrive_expect(sm90_smem(&smem->full[at.stage]),
                                    mhc_smem<IS_WRITE>::STAGE_BYTES);
             copy_tile<IS_WRITE>(work, smem, at.stage, (int)tile.row, share.rank);
+        } else {
+            sm90_bar_arrive(sm90_smem(&smem->full[at.stage]));
         }
         __syncwarp();
         advance<IS_WRITE>(&at);
@@ -224,10 +219,10 @@ static __device__ __forceinline__ void product_role(const mhc_work &work, mhc_sm
         }
         multiply<IS_WRITE>(smem->stages[at.stage], lane, &smem->mixes[at.stage][token], phi, d,
                            gram);
-        if (IS_WRITE) arrive_warp(&smem->written[at.stage]);
+        if (IS_WRITE) sm90_bar_arrive(sm90_smem(&smem->written[at.stage]));
         if (i >= 2) sm90_bar_wait(sm90_smem(&smem->sums_free[i % 2]), (i / 2 - 1) % 2);
         store_sums(&smem->sums[i % 2][warp], d, gram);
-        arrive_warp(&smem->sums_full[i % 2]);
+        sm90_bar_arrive(sm90_smem(&smem->sums_full[i % 2]));
         advance<IS_WRITE>(&at);
     }
 }
@@ -272,7 +267,7 @@ static __device__ __forceinline__ void send_role(const mhc_work &work, mhc_smem<
             sm90_bar_wait_cluster(sm90_smem(&smem->taken[at.stage]), at.parity ^ 1);
         sm90_bar_wait(sm90_smem(&smem->sums_full[i % 2]), i / 2 % 2);
         send_part(smem->sums[i % 2], &smem->parts[at.stage][share.rank], &smem->arrived[at.stage]);
-        arrive_warp(&smem->sums_free[i % 2]);
+        sm90_bar_arrive(sm90_smem(&smem->sums_free[i % 2]));
         advance<IS_WRITE>(&at);
     }
 }
@@ -309,7 +304,7 @@ static __device__ __forceinline__ void pre_role(const mhc_work &work, mhc_smem<I
         sm90_bar_wait_cluster(arrived, at.parity);
         const float c = join_parts(parts, work.eps, lane, token);
         smem->h_pre[at.stage][token][value] = simt_round_bf16(mhc_pre(c, alpha_ms, bias));
-        arrive_warp(&smem->pre_full[at.stage]);
+        sm90_bar_arrive(sm90_smem(&smem->pre_full[at.stage]));
         const float own = lane < OUT ? join_parts(parts, work.eps, own_place, share.rank) : 0.0f;
         __syncwarp();
         if (lane < RANKS)
@@ -370,7 +365,7 @@ static __device__ __forceinline__ void mix_role(const mhc_work &work, mhc_smem<I
         sm90_bar_wait(sm90_smem(&smem->pre_full[at.stage]), at.parity);
         read_mix<IS_WRITE>(work, smem->stages[at.stage], smem->h_pre[at.stage],
                            smem->tiles[at.stage], share.rank);
-        arrive_warp(&smem->mixed[at.stage]);
+        sm90_bar_arrive(sm90_smem(&smem->mixed[at.stage]));
         advance<IS_WRITE>(&at);
     }
 }
@@ -381,16 +376,16 @@ template <int IS_WRITE>
 static __device__ __forceinline__ void init_barriers(mhc_smem<IS_WRITE> *smem)
 {
     for (int i = 0; i < mhc_smem<IS_WRITE>::N_STAGES; i++) {
-        sm90_bar_init(sm90_smem(&smem->full[i]), 1);
-        sm90_bar_init(sm90_smem(&smem->written[i]), MMA_WARPS);
+        sm90_bar_init(sm90_smem(&smem->full[i]), 32);
+        sm90_bar_init(sm90_smem(&smem->written[i]), MMA_THREADS);
         sm90_bar_init(sm90_smem(&smem->arrived[i]), 1);
         sm90_bar_init(sm90_smem(&smem->taken[i]), RANKS);
-        sm90_bar_init(sm90_smem(&smem->pre_full[i]), 1);
-        sm90_bar_init(sm90_smem(&smem->mixed[i]), MIX_WARPS);
+        sm90_bar_init(sm90_smem(&smem->pre_full[i]), 32);
+        sm90_bar_init(sm90_smem(&smem->mixed[i]), MIX_THREADS);
     }
     for (int i = 0; i < 2; i++) {
-        sm90_bar_init(sm90_smem(&smem->sums_full[i]), MMA_WARPS);
-        sm90_bar_init(sm90_smem(&smem->sums_free[i]), SEND_WARPS);
+        sm90_bar_init(sm90_smem(&smem->sums_full[i]), MMA_THREADS);
+        sm90_bar_init(sm90_smem(&smem->sums_free[i]), 32 * SEND_WARPS);
     }
     sm90_bar_init_fence();
 }

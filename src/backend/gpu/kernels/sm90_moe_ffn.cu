@@ -531,8 +531,9 @@ static void launch_combine(struct m2_gpu *gpu, const m2_moe_ffn_args *args)
 static int is_ours(const m2_moe_ffn_args *args)
 {
     const int64_t top_k = args->route_pos->shape[2];
-    return args->x->dtype == M2_BF16 && args->w_gate->dtype == M2_BF16 &&
-           args->x->shape[2] == DIM && args->w_gate->shape[2] == WIDTH &&
+    const uintptr_t bits = (uintptr_t)args->x->data | (uintptr_t)args->routes->data |
+                           (uintptr_t)args->y->data; /* moved 16 bytes at a time */
+    return bits % 16 == 0 && args->x->shape[2] == DIM && args->w_gate->shape[2] == WIDTH &&
            (top_k == 6 || top_k == 2 || top_k == 1);
 }
 
