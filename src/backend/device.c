@@ -132,6 +132,15 @@ m2_status m2_device_fetch(const m2_ops *ops, const m2_tensor *tensor, m2_tensor 
     return m2_device_wait(ops);
 }
 
+m2_status m2_device_check_size(const char *what, int64_t value, int64_t most)
+{
+    if (value <= most) return M2_OK;
+    return m2_fail(M2_ERR_UNSUPPORTED,
+                   "%s: %lld, and the GPU's kernels take %lld at most; --backend cpu has no such "
+                   "limit",
+                   what, (long long)value, (long long)most);
+}
+
 int m2_device_is_host(const m2_ops *ops)
 {
     return ops->device_api == &m2_host_device;

@@ -23,12 +23,27 @@ typedef struct m2_recording m2_recording;
 /* Points in the order of the calls, told apart by the device's own clock. */
 typedef struct m2_timer m2_timer;
 
+/* The most that operators take, where that is less than on the CPU.  What is beyond ends the program, so
+ * networks compare their sizes with it before anything runs. */
+typedef struct m2_device_limits {
+    int64_t head_dim;         /* of attention        */
+    int64_t n_experts, top_k; /* of one routing head */
+    int64_t stream_tokens;    /* of residual streams */
+    int64_t (*delta_tokens)(int64_t n_key_heads, int64_t n_value_heads);
+    int64_t (*routed_tokens)(int64_t n_heads, int64_t n_experts, int64_t top_k);
+} m2_device_limits;
+
 typedef struct m2_device_api {
+    const m2_device_limits *limits; /* NULL: none */
+
     /* Memory aligned to 256 bytes, not cleared.  Errors M2_ERR_MEMORY: needed, free, what to try. */
     m2_status (*alloc)(const m2_ops *ops, const char *name, size_t bytes, void **memory_out);
     void (*release)(const m2_ops *ops, void *memory);
     m2_status (*wait)(const m2_ops *ops);
     void (*memory)(const m2_ops *ops, size_t *free_out, size_t *total_out);
+    /* Bytes that alloc can still give: what is free, or less where the table was opened with a limit.
+     * NULL where memory is the system's. */
+    size_t (*room)(const m2_ops *ops);
 
     /* Recording; NULL where the device cannot.  Between begin and end operators are noted, not run;
      * uploads and downloads must not happen.  end gives back NULL in *recording_out, and M2_OK, when
@@ -65,6 +80,8 @@ m2_status m2_device_wait(const m2_ops *ops);
  * *copy_out, which the caller frees.  Errors  M2_ERR_MEMORY, M2_ERR_INTERNAL */
 m2_status m2_device_fetch(const m2_ops *ops, const m2_tensor *tensor, m2_tensor *host_out,
                           void **copy_out);
+/* Errors  M2_ERR_UNSUPPORTED: `value` of `what` is more than `most` of the device's limits */
+m2_status m2_device_check_size(const char *what, int64_t value, int64_t most);
 /* Pointers of the table may be followed by the host. */
 int m2_device_is_host(const m2_ops *ops);
 

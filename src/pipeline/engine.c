@@ -1,5 +1,6 @@
 #include "pipeline/engine.h"
 
+#include "backend/gpu/limits.h"
 #include "pipeline/memory.h"
 
 #include <stdlib.h>
@@ -25,6 +26,9 @@ static m2_status open_gpu(const magi2_params *params, m2_engine *engine)
     if (params->isa)
         return m2_fail(M2_ERR_ARG, "--isa %s is of the CPU: leave it out, or add --backend cpu",
                        params->isa);
+    if (params->ram_limit)
+        return m2_fail(M2_ERR_ARG, "--ram-limit is of the CPU, and a GPU computes here: use "
+                                   "--vram-limit, or add --backend cpu");
     const m2_gpu_params gpu = { .device = params->device, .memory_limit = params->vram_limit };
     M2_TRY(m2_gpu_open(&gpu, &engine->gpu));
     m2_ops_init_gpu(&engine->ops, engine->gpu);
@@ -195,8 +199,8 @@ static m2_status open_all(const magi2_params *params, const m2_model_paths *give
     return open_networks(engine, paths);
 }
 
-/* A device that is not there: all that a plan asks of it is not to be the host. */
-static const m2_device_api absent_device;
+/* A device that is not there: a plan asks it not to be the host, and for its limits. */
+static const m2_device_api absent_device = { .limits = &m2_gpu_limits };
 
 /* `for_device` NULL: plan for the host. */
 static m2_status open_measured(const magi2_params *params, const m2_model_paths *for_device,

@@ -1,6 +1,7 @@
 #include "support/guarded_device.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/gpu/limits.h"
 #include "support/op_fields.h"
 
 #include <stdio.h>
@@ -104,6 +105,13 @@ static void guarded_memory(const m2_ops *ops, size_t *free_out, size_t *total_ou
     *free_out = *total_out = (size_t)8 << 30;
 }
 
+static size_t guarded_room(const m2_ops *ops)
+{
+    size_t free_bytes, total;
+    guarded_memory(ops, &free_bytes, &total);
+    return free_bytes;
+}
+
 static m2_status mailbox_create(const m2_ops *ops, size_t bytes, void **host_out)
 {
     (void)ops;
@@ -123,10 +131,12 @@ static void publish(const m2_ops *ops, void *host, const m2_tensor *from)
 }
 
 /* No recordings: every operator is a call of its own. */
-static const m2_device_api guarded_device = { .alloc = guarded_alloc,
+static const m2_device_api guarded_device = { .limits = &m2_gpu_limits,
+                                              .alloc = guarded_alloc,
                                               .release = guarded_release,
                                               .wait = guarded_wait,
                                               .memory = guarded_memory,
+                                              .room = guarded_room,
                                               .mailbox_create = mailbox_create,
                                               .mailbox_destroy = mailbox_destroy,
                                               .publish = publish };

@@ -13,9 +13,17 @@
 
 typedef struct m2_gpu m2_gpu;
 
+/* Of a device beside arenas.  What opening takes: the kernels' workspace, 96 MiB, and the matrix
+ * library's, 32.  And at most what the driver takes for a process with these kernels and a recorded
+ * step: 539 MiB on an H200 with driver 580, the difference between what it counts and what was planned.
+ * Plans and limits count both. */
+#define M2_GPU_OWN_BYTES    ((size_t)128 << 20)
+#define M2_GPU_DRIVER_BYTES ((size_t)544 << 20)
+
 typedef struct m2_gpu_params {
     int device;          /* index among the visible ones                                      */
-    size_t memory_limit; /* bytes that this process may take on the device, 0: all that is free */
+    size_t memory_limit; /* bytes that may be taken on the device, the driver's part counted;
+                            0: all that is free                                                 */
     int use_portable;    /* only the kernels that every vendor runs, no vendor library          */
     int prefers_dnn;     /* attention by the vendor's library before our own, to compare them   */
 } m2_gpu_params;

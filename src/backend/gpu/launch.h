@@ -28,9 +28,9 @@ extern "C" {
 #endif
 
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/limits.h"
 
-#define M2_GPU_ARCH_MIN        M2_GPU_VENDOR_ARCH_MIN
-#define M2_GPU_WORKSPACE_BYTES ((size_t)96 << 20)
+#define M2_GPU_ARCH_MIN M2_GPU_VENDOR_ARCH_MIN
 
 typedef struct m2_gpu_block {
     void *memory;

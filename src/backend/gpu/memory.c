@@ -15,6 +15,9 @@
 #define N_STAGES    2
 #define STAGE_BYTES ((size_t)32 << 20)
 
+/* What the driver takes between the first block and a recorded step: 10 MiB on an H200. */
+#define DRIVER_GROWTH_BYTES ((size_t)16 << 20)
+
 /* A wait asks again and again, at once at first, as most are short, then after naps. */
 #define N_ASKS_AT_ONCE  2000
 #define NAP_NANOSECONDS 20000
@@ -65,32 +68,58 @@ void m2_gpu_finish(m2_gpu *gpu, const char *what)
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
-static m2_status no_memory(const m2_gpu *gpu, const char *name, size_t bytes, size_t free_bytes)
+/* What the driver takes for this process, and the kernels and recordings that it has not loaded yet.
+ * It counts the memory of all programs in one number: what is more than usual is theirs. */
+static size_t driver_bytes(const m2_gpu *gpu, size_t free_bytes, size_t total)
 {
-    if (gpu->memory_limit)
+    const size_t in_use = total - free_bytes;
+    const size_t others = in_use > gpu->memory_used ? in_use - gpu->memory_used : 0;
+    const size_t whole = others + DRIVER_GROWTH_BYTES;
+    return whole < M2_GPU_DRIVER_BYTES ? whole : M2_GPU_DRIVER_BYTES;
+}
+
+typedef struct room {
+    size_t free_bytes, driver_bytes;
+    size_t bytes; /* that can be taken */
+} room;
+
+static room look_at_room(const m2_gpu *gpu)
+{
+    room it = { 0, 0, 0 };
+    size_t total = 0;
+    if (gpuMemGetInfo(&it.free_bytes, &total) != gpuSuccess) gpuGetLastError();
+    it.bytes = it.free_bytes;
+    if (!gpu->memory_limit) return it;
+    it.driver_bytes = driver_bytes(gpu, it.free_bytes, total);
+    const size_t taken = gpu->memory_used + it.driver_bytes;
+    const size_t allowed = gpu->memory_limit > taken ? gpu->memory_limit - taken : 0;
+    if (allowed < it.bytes) it.bytes = allowed;
+    return it;
+}
+
+static m2_status no_memory(const m2_gpu *gpu, const char *name, size_t bytes, const room *it)
+{
+    if (gpu->memory_limit && it->bytes < it->free_bytes)
         return m2_fail(M2_ERR_MEMORY,
-                       "%s: needs %.0f MiB on device %d, %.0f MiB are taken, --vram-limit allows "
-                       "%.0f MiB; raise it or use a smaller --tier",
+                       "%s: needs %.0f MiB on device %d, %.0f MiB are taken and %.0f the driver's, "
+                       "--vram-limit allows %.0f MiB; raise it or use a smaller --tier",
                        name, (double)bytes / MIB, gpu->device, (double)gpu->memory_used / MIB,
-                       (double)gpu->memory_limit / MIB);
+                       (double)it->driver_bytes / MIB, (double)gpu->memory_limit / MIB);
     return m2_fail(M2_ERR_MEMORY,
                    "%s: needs %.0f MiB on device %d, %.0f MiB are free; end other programs on it, "
                    "choose another --device or use a smaller --tier",
-                   name, (double)bytes / MIB, gpu->device, (double)free_bytes / MIB);
+                   name, (double)bytes / MIB, gpu->device, (double)it->free_bytes / MIB);
 }
 
 static m2_status take_block(m2_gpu *gpu, const char *name, size_t bytes, void **memory_out)
 {
-    size_t free_bytes = 0, total = 0;
-    gpuMemGetInfo(&free_bytes, &total);
-    const int is_over = gpu->memory_limit &&
-                        (bytes > gpu->memory_limit || gpu->memory_used > gpu->memory_limit - bytes);
-    if (is_over || bytes > free_bytes) return no_memory(gpu, name, bytes, free_bytes);
+    const room it = look_at_room(gpu);
+    if (bytes > it.bytes) return no_memory(gpu, name, bytes, &it);
     void *memory = NULL;
     const gpuError_t error = gpuMalloc(&memory, bytes ? bytes : 1);
     if (error != gpuSuccess) {
         gpuGetLastError();
-        if (error == gpuErrorMemoryAllocation) return no_memory(gpu, name, bytes, free_bytes);
+        if (error == gpuErrorMemoryAllocation) return no_memory(gpu, name, bytes, &it);
         return m2_fail(M2_ERR_INTERNAL, "%s: device %d gives no memory: %s", name, gpu->device,
                        gpuGetErrorString(error));
     }
@@ -140,6 +169,14 @@ static void device_memory(const m2_ops *ops, size_t *free_out, size_t *total_out
         *free_out = *total_out = 0;
     }
     m2_gpu_leave();
+}
+
+static size_t device_room(const m2_ops *ops)
+{
+    come_in(m2_gpu_of(ops));
+    const room it = look_at_room(m2_gpu_of(ops));
+    m2_gpu_leave();
+    return it.bytes;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -433,10 +470,12 @@ static double device_timer_ms(const m2_ops *ops, const m2_timer *timer, int from
     return (double)ms;
 }
 
-const m2_device_api m2_gpu_device = { .alloc = device_alloc,
+const m2_device_api m2_gpu_device = { .limits = &m2_gpu_limits,
+                                      .alloc = device_alloc,
                                       .release = device_release,
                                       .wait = device_wait,
                                       .memory = device_memory,
+                                      .room = device_room,
                                       .record_begin = device_record_begin,
                                       .record_end = device_record_end,
                                       .replay = device_replay,

@@ -1,5 +1,7 @@
 #include "model/dit/preview_parts.h"
 
+#include "backend/device.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +28,42 @@ static m2_status create(const m2_arch_config *arch, int n_time_channels, m2_prev
     return M2_OK;
 }
 
+static int has_experts(const m2_arch_config *arch)
+{
+    for (int i = 0; i < arch->num_layers; i++)
+        if (arch->is_moe_layer[i]) return 1;
+    return 0;
+}
+
+/* Before a weight is read. */
+static m2_status check_config(const m2_arch_config *arch, const m2_ops *ops)
+{
+    const m2_device_limits *limits = ops->device_api->limits;
+    if (!limits) return M2_OK;
+    M2_TRY(m2_device_check_size("arch_config.head_dim", arch->head_dim, limits->head_dim));
+    if (!has_experts(arch)) return M2_OK;
+    M2_TRY(m2_device_check_size("arch_config.moe_config.num_experts", arch->moe_num_experts,
+                                limits->n_experts));
+    return m2_device_check_size("arch_config.moe_config.top_k", arch->moe_top_k, limits->top_k);
+}
+
+static m2_status check_tokens(const m2_arch_config *arch, const m2_ops *ops, int64_t n_tokens)
+{
+    const m2_device_limits *limits = ops->device_api->limits;
+    if (!limits) return M2_OK;
+    M2_TRY(m2_device_check_size("tokens of both branches", n_tokens, limits->stream_tokens));
+    if (!has_experts(arch)) return M2_OK;
+    return m2_device_check_size(
+        "tokens of both branches", n_tokens,
+        limits->routed_tokens(arch->moe_num_heads, arch->moe_num_experts, arch->moe_top_k));
+}
+
 m2_status m2_preview_open(const m2_checkpoint *checkpoint, const m2_arch_config *arch,
                           int n_time_channels, const m2_ops *ops, m2_arena *arena,
                           m2_preview **preview_out)
 {
     m2_preview *preview = NULL;
+    M2_TRY(check_config(arch, ops));
     M2_TRY(create(arch, n_time_channels, &preview));
     const m2_status status =
         m2_preview_weights_bind(checkpoint, arch, ops, arena, &preview->weights);
@@ -210,6 +243,8 @@ m2_status m2_preview_prepare(const m2_preview *preview, const m2_ops *ops, m2_ar
     M2_TRY(m2_packing_init(&laid.packing, shape));
     const m2_packing *packing = &laid.packing;
     const int64_t n = packing->n_tokens, n_patches = packing->n_patches;
+    M2_TRY(check_config(&preview->arch, ops));
+    M2_TRY(check_tokens(&preview->arch, ops, n));
     const int64_t n_text = packing->groups.begin[M2_TEXT + 1] - packing->groups.begin[M2_TEXT];
 
     /* Four-byte zeros and coordinates for uploads. */

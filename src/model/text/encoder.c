@@ -1,5 +1,6 @@
 #include "model/text/encoder.h"
 
+#include "backend/device.h"
 #include "model/text/encoder_weights.h"
 
 #include <assert.h>
@@ -17,12 +18,33 @@ void m2_text_encoder_params_init(m2_text_encoder_params *params)
     *params = (m2_text_encoder_params){ .dtype = M2_BF16 };
 }
 
+static int has_layer(const m2_text_config *config, int is_full)
+{
+    for (int i = 0; i < config->n_layers; i++)
+        if ((config->is_full[i] != 0) == is_full) return 1;
+    return 0;
+}
+
+/* n_tokens 0: of the config alone, before a weight is read. */
+static m2_status check_device(const m2_text_config *config, const m2_ops *ops, int64_t n_tokens)
+{
+    const m2_device_limits *limits = ops->device_api->limits;
+    if (!limits) return M2_OK;
+    if (has_layer(config, 1))
+        M2_TRY(m2_device_check_size("the text encoder's head_dim", config->head_dim,
+                                    limits->head_dim));
+    if (!has_layer(config, 0)) return M2_OK;
+    return m2_device_check_size("tokens of the text", n_tokens,
+                                limits->delta_tokens(config->n_key_heads, config->n_value_heads));
+}
+
 m2_status m2_text_encoder_create(const m2_checkpoint *checkpoint, const m2_text_config *config,
                                  const m2_ops *ops, m2_arena *arena,
                                  const m2_text_encoder_params *params,
                                  m2_text_encoder **encoder_out)
 {
     assert(params->dtype == M2_BF16 || params->dtype == M2_F32);
+    M2_TRY(check_device(config, ops, 0));
     m2_text_encoder *encoder = malloc(sizeof *encoder);
     if (!encoder) return m2_fail(M2_ERR_MEMORY, "text encoder: out of memory");
     encoder->config = *config;
@@ -247,6 +269,7 @@ m2_status m2_text_encoder_run(const m2_text_encoder *encoder, const m2_ops *ops,
 {
     const m2_text_config *config = &encoder->config;
     M2_TRY(check_ids(encoder, ids, n));
+    M2_TRY(check_device(config, ops, n));
     assert(ids || ops->is_measuring);
     assert(features->dtype == encoder->params.dtype && features->shape[0] == n &&
            features->shape[1] == config->hidden_size);

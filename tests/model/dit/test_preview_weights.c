@@ -3,6 +3,7 @@
 #include "support/tensor_list.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/gpu/limits.h"
 #include "model/dit/preview.h"
 
 #include <stdio.h>
@@ -159,6 +160,70 @@ static void impossible_configs_are_refused(void **state)
     assert_null(preview);
 }
 
+/* The kernels for GPUs end the program at a size that they have no room for: before a weight is read, a
+ * plan for one says which it is.  The CPU takes them. */
+static void what_a_gpu_cannot_take_is_refused_by_name(void **state)
+{
+    test_env *env = *state;
+    static const m2_device_api gpu = { .limits = &m2_gpu_limits };
+    const m2_arch_config good = env->config.arch;
+    m2_preview *preview = NULL;
+    m2_ops_init_measure(&env->ops);
+    env->ops.device_api = &gpu;
+    check_ok(open_with(env, &good, &preview));
+    m2_preview_close(preview);
+    preview = NULL;
+    m2_arch_config arch = good;
+    arch.moe_num_experts = 1025;
+    check_fails(open_with(env, &arch, &preview), M2_ERR_UNSUPPORTED,
+                "num_experts: 1025, and the GPU's kernels take 1024 at most; --backend cpu");
+    arch = good;
+    arch.moe_num_experts = 32;
+    arch.moe_top_k = 17;
+    check_fails(open_with(env, &arch, &preview), M2_ERR_UNSUPPORTED, "top_k: 17, and");
+    arch = good;
+    arch.head_dim = 264;
+    check_fails(open_with(env, &arch, &preview), M2_ERR_UNSUPPORTED, "head_dim: 264, and");
+    assert_null(preview);
+}
+
+/* The release's layers could take nine times the tokens of 540p: 96 bytes of coefficients each are the
+ * first to fill the workspace. */
+static void a_gpu_takes_a_million_tokens_of_the_release(void **state)
+{
+    (void)state;
+    static const m2_device_api gpu = { .limits = &m2_gpu_limits };
+    m2_model_config config;
+    m2_preview *net = NULL;
+    m2_preview_request laid;
+    m2_arena request, step;
+    m2_ops ops;
+    m2_model_config_init(&config);
+    check_ok(m2_preview_open_shapes(&config.arch, config.eval.time_channel_dim, &net));
+    m2_ops_init_measure(&ops);
+    ops.device_api = &gpu;
+    m2_preview_shape shape = { .frames = 2, .height = 512, .width = 511, .audio_len = 1024 };
+    for (int more = 0; more < 2; more++) {
+        m2_arena_init_measuring(&request, "request");
+        m2_arena_init_measuring(&step, "step");
+        shape.text_len[0] = more;
+        const m2_status status =
+            m2_preview_prepare(net, &ops, &request, &step, &shape, NULL, NULL, &laid);
+        if (more)
+            check_fails(status, M2_ERR_UNSUPPORTED,
+                        "1048577, and the GPU's kernels take 1048576 at most");
+        else
+            check_ok(status);
+    }
+    m2_preview_close(net);
+    m2_model_config_free(&config);
+
+    /* by the sort's counts, the list of work and the 32 bits of a route's number */
+    assert_int_equal(m2_gpu_limits.routed_tokens(12, 256, 6), (8192 - 1) * 992 / 6);
+    assert_int_equal(m2_gpu_limits.routed_tokens(64, 1, 16), (2796202 - 64 - 1) * 256ll / 1024);
+    assert_int_equal(m2_gpu_limits.routed_tokens(65536, 1024, 16), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -167,6 +232,8 @@ int main(void)
         cmocka_unit_test(released_sizes_add_up),
         TEST(a_checkpoint_is_bound_field_by_field),
         TEST(what_does_not_fit_is_reported_by_name),
+        TEST(what_a_gpu_cannot_take_is_refused_by_name),
+        cmocka_unit_test(a_gpu_takes_a_million_tokens_of_the_release),
         TEST(impossible_configs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "support/check.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/gpu/limits.h"
 #include "io/safetensors_write.h"
 #include "model/text/encoder.h"
 
@@ -239,6 +240,40 @@ static void the_plan_is_exactly_what_a_run_takes(void **state)
     }
 }
 
+/* The kernels for GPUs end the program at a size that they have no room for; a plan for one, without any
+ * GPU, has to say it before.  The release's heads leave room for 46,260 tokens. */
+static void what_a_gpu_cannot_take_is_refused_by_the_plan(void **state)
+{
+    test_env *env = *state;
+    static const m2_device_api gpu = { .limits = &m2_gpu_limits };
+    const m2_text_encoder_params params = { .dtype = M2_BF16 };
+    const m2_text_config config = env->config;
+    m2_arena plan;
+    m2_text_encoder *planned = NULL;
+    env->measure.device_api = &gpu;
+    m2_arena_init_measuring(&plan, "plan");
+    assert_int_equal(m2_gpu_limits.delta_tokens(16, 48), 46260);
+    check_ok(
+        m2_text_encoder_create(env->checkpoint, &config, &env->measure, &plan, &params, &planned));
+    const int64_t most = m2_gpu_limits.delta_tokens(config.n_key_heads, config.n_value_heads);
+    for (int64_t more = 0; more < 2; more++) {
+        m2_tensor features = m2_tensor_over(NULL, M2_BF16, most + more, config.hidden_size);
+        const m2_status status = m2_text_encoder_run(planned, &env->measure, &plan, NULL,
+                                                     most + more, &features, NULL, NULL);
+        if (more)
+            check_fails(status, M2_ERR_UNSUPPORTED, "tokens of the text");
+        else
+            check_ok(status);
+    }
+    m2_text_encoder_destroy(planned);
+
+    m2_text_config wide = config;
+    wide.head_dim = 264;
+    check_fails(
+        m2_text_encoder_create(env->checkpoint, &wide, &env->measure, &plan, &params, &planned),
+        M2_ERR_UNSUPPORTED, "head_dim: 264, and the GPU's kernels take 256 at most");
+}
+
 /* Catches a read outside the embedding table. */
 static void ids_beyond_the_table_and_empty_prompts_are_refused(void **state)
 {
@@ -339,6 +374,7 @@ int main(void)
         TEST(a_prefix_has_the_bits_that_it_has_alone),
         TEST(bits_do_not_depend_on_threads_or_instruction_set),
         TEST(the_plan_is_exactly_what_a_run_takes),
+        TEST(what_a_gpu_cannot_take_is_refused_by_the_plan),
         TEST(ids_beyond_the_table_and_empty_prompts_are_refused),
         TEST(a_special_token_is_the_mean_of_its_rows_or_zeros),
         TEST(names_without_the_released_prefix_give_the_same_bits),

@@ -23,7 +23,7 @@
 #define THREADS      128
 #define SCORE_STRIDE (KEYS + 4)
 #define F32_KEYS     32
-#define DIM_MAX      256
+#define DIM_MAX      M2_GPU_HEAD_DIM_MAX
 
 typedef gpu_wmma::fragment<gpu_wmma::matrix_a, 16, 16, 16, gpu_bf16, gpu_wmma::row_major> frag_a;
 typedef gpu_wmma::fragment<gpu_wmma::matrix_b, 16, 16, 16, gpu_bf16, gpu_wmma::row_major> frag_v;

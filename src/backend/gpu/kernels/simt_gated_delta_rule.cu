@@ -56,6 +56,10 @@ typedef struct delta_group {
     float decay[GROUP];
 } delta_group;
 
+static_assert(GROUP == M2_GPU_DELTA_TOKENS && sizeof(delta_group) == M2_GPU_DELTA_VALUE_BYTES &&
+                  N_PRODUCTS * sizeof(float) == M2_GPU_DELTA_KEY_BYTES,
+              "as many tokens as limits.h says");
+
 #define GROUP_WIDE (int)(sizeof(delta_group) / sizeof(float4))
 
 template <typename T> struct delta_run {

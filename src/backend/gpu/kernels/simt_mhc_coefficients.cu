@@ -194,6 +194,7 @@ extern "C" void m2_gpu_mhc_coefficients(const m2_ops *ops, const m2_mhc_coeffici
     float *c = (float *)gpu->workspace;
     assert(args->s->dtype == M2_BF16 && args->s->shape[1] == M2_STREAMS);
     assert(args->phi->shape[0] == width);
+    static_assert(MHC_COEFFICIENTS * 4 == M2_GPU_MHC_TOKEN_BYTES, "as limits.h says");
     assert(n * MHC_COEFFICIENTS * 4 <= (int64_t)M2_GPU_WORKSPACE_BYTES && width <= INT32_MAX);
     if (n == 0) return;
     SIMT_BY_WIDTH(simt_is_wide(args->phi, 0), WIDE, {

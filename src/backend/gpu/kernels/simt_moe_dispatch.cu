@@ -20,7 +20,7 @@
 #define TILE_WORDS_MAX  32
 #define SCAN_EXPERTS    32
 #define SCAN_CHUNKS     8
-#define EXPERTS_MAX     1024
+#define EXPERTS_MAX     M2_GPU_EXPERTS_MAX
 #define TILE_ROUTES_MAX (SIMT_WARP * TILE_WORDS_MAX)
 
 typedef struct routes {
@@ -200,9 +200,7 @@ extern "C" void m2_gpu_moe_dispatch(const m2_ops *ops, const m2_moe_dispatch_arg
     r.top_k = (int)args->topk_idx->shape[2];
     r.n_routes = (int)n_routes;
     assert(r.n_heads * n_routes <= INT32_MAX && r.n_experts <= EXPERTS_MAX);
-    /* An odd number of words: rows of marks then start in different banks. */
-    r.tile_words = (MARK_WORDS / r.n_experts - 1) | 1;
-    if (r.tile_words > TILE_WORDS_MAX - 1) r.tile_words = TILE_WORDS_MAX - 1;
+    r.tile_words = m2_gpu_tile_words(r.n_experts);
     r.n_tiles = (int)((n_routes + SIMT_WARP * r.tile_words - 1) / (SIMT_WARP * r.tile_words));
 
     int *totals = (int *)gpu->workspace;

@@ -20,8 +20,8 @@
 
 #include <assert.h>
 
-#define TOP_K_MAX   16
-#define EXPERTS_MAX 1024
+#define TOP_K_MAX   M2_GPU_TOP_K_MAX
+#define EXPERTS_MAX M2_GPU_EXPERTS_MAX
 #define KEY_TAKEN   0u /* below every key */
 #define KEY_NAN     1u
 

@@ -13,7 +13,7 @@
 
 #include <assert.h>
 
-#define DIM_MAX 256
+#define DIM_MAX M2_GPU_HEAD_DIM_MAX
 
 typedef struct qk_shape {
     int n_heads, n_kv, dim, n_rot;

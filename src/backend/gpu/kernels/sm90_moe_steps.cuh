@@ -135,6 +135,9 @@ static __global__ void __launch_bounds__(SM90_MOE_PLAN_THREADS)
 static sm90_moe_steps sm90_moe_make_steps(struct m2_gpu *gpu, const int32_t *offsets, int n_experts,
                                           int64_t n_routes, int n_clusters)
 {
+    static_assert(2 * SM90_MOE_TILE_ROWS == M2_GPU_WORK_ROUTES &&
+                      SM90_MOE_RANKS * sizeof(sm90_moe_item) + 4 == M2_GPU_WORK_BYTES,
+                  "as limits.h says");
     const int64_t n_max = n_routes / (2 * SM90_MOE_TILE_ROWS) + n_experts + 1;
     const size_t item_bytes = (size_t)n_max * SM90_MOE_RANKS * sizeof(sm90_moe_item);
     int32_t *counters = (int32_t *)((char *)gpu->workspace + item_bytes);
