@@ -93,6 +93,32 @@ void release_attention_part(random_case *c, const m2_ops *ops, int64_t n)
     run_attention_part(c, ops, n, (attention_sizes){ N_HEADS, N_HEADS, HEAD_DIM, N_ROT });
 }
 
+/* The last key's scores are 80 to 96 above all others', where exp leaves the range of f32. */
+void release_far_scores(random_case *c, const m2_ops *ops, int64_t n)
+{
+    m2_tensor q = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    m2_tensor k = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    m2_tensor v = fast(c, M2_BF16, 0.5f, n, N_HEADS, HEAD_DIM);
+    m2_tensor y = m2_tensor_make(&c->arena, M2_BF16, n, N_HEADS, HEAD_DIM);
+    memset(q.data, 0, m2_tensor_bytes(&q));
+    memset(k.data, 0, m2_tensor_bytes(&k));
+    for (int64_t i = 0; i < n * N_HEADS; i++) {
+        m2_bf16 *to = (m2_bf16 *)q.data + i * HEAD_DIM;
+        to[0] = m2_f32_to_bf16(64.0f);
+        to[1] = m2_f32_to_bf16(16.0f + 0.125f * (float)(i % 128));
+        if (i < (n - 1) * N_HEADS) continue;
+        to = (m2_bf16 *)k.data + i * HEAD_DIM;
+        to[0] = to[1] = m2_f32_to_bf16(1.0f);
+    }
+    ops->attention(ops, &(m2_attention_args){ .q = &q,
+                                              .k = &k,
+                                              .v = &v,
+                                              .segments = (const int64_t[]){ 0, n },
+                                              .n_segments = 1,
+                                              .scale = 1.0f,
+                                              .y = &y });
+}
+
 static void run_streams(random_case *c, const m2_ops *ops, int64_t n, int64_t dim, m2_groups groups)
 {
     const int64_t n_groups = groups.n_groups;

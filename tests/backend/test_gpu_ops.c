@@ -65,6 +65,7 @@ static const struct {
     int64_t n_quick; /* of the quick case              */
 } parts[] = {
     { "the release's attention", release_attention_part, { 1, 67, 200, 700 }, 67 },
+    { "attention to scores far apart", release_far_scores, { 300, 700 }, 300 },
     { "the release's streams", release_streams, { 1, 33, 150, 600 }, 33 },
     { "the release's products", release_products, { 1, 40, 130, 400 }, 40 },
     { "the release's experts", release_experts, { 1, 90 }, 9 },

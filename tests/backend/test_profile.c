@@ -207,6 +207,48 @@ static void weights_that_no_row_uses_are_not_counted(void **state)
     check_near(cost.bytes, 2.0 * (10 * 64 + 10 * 16 + 2 * 16 * 64), 1e-6, "bytes");
 }
 
+/* A joined operator moves what goes in and what comes out, not the values between its two parts: by hand,
+ * in bf16.  Catches the scratch counted, whole or once where it is both written and read. */
+static void what_joined_operators_hand_over_is_not_moved(void **state)
+{
+    (void)state;
+    const int64_t n = 100, k = 64, segments[] = { 0, n };
+    const m2_tensor x = shape(M2_BF16, n, k, 0), w = shape(M2_BF16, 48, k, 0);
+    m2_tensor between = shape(M2_BF16, n, 48, 0), half = shape(M2_BF16, n, 24, 0);
+    const m2_linear_args linear = { .x = &x, .w = &w, .y = &between };
+    const double in = 2.0 * (100 * 64 + 48 * 64);
+    const m2_cost act =
+        m2_cost_of_linear_swiglu7(&(m2_linear_swiglu7_args){ .linear = linear, .y = &half });
+    assert_true(act.bytes == in + 2.0 * 100 * 24);
+    assert_true(act.flop == 2.0 * 100 * 64 * 48);
+
+    const m2_tensor a = shape(M2_BF16, n, 48, 0), b = a;
+    m2_tensor sum = shape(M2_BF16, n, 48, 0);
+    const m2_cost added = m2_cost_of_linear_add(&(m2_linear_add_args){
+        .linear = linear, .add = { .a = &a, .b = &b, .c = &between, .y = &sum } });
+    assert_true(added.bytes == in + 3 * 2.0 * 100 * 48);
+
+    const m2_tensor rope = shape(M2_F32, n, 8, 0), seq = shape(M2_I32, n, 0, 0);
+    m2_tensor q = shape(M2_BF16, n, 4, 8), kv = shape(M2_BF16, n, 1, 8);
+    const m2_cost turned = m2_cost_of_linear_qk_norm_rope(&(m2_linear_qk_norm_rope_args){
+        .linear = linear,
+        .heads = { .qkv = &between, .rope = &rope, .seq = &seq, .q = &q, .k = &kv, .v = &kv } });
+    assert_true(turned.bytes == in + 4.0 * 100 * 8 + 4.0 * 100 + 2.0 * 100 * (32 + 8 + 8));
+
+    const m2_tensor g = shape(M2_BF16, n, 4, 0);
+    m2_tensor mixed = shape(M2_BF16, n, 4, 8), y = shape(M2_BF16, n, 32, 0);
+    const m2_cost gated = m2_cost_of_attention_gated(
+        &(m2_attention_gated_args){ .attention = { .q = &q,
+                                                   .k = &kv,
+                                                   .v = &kv,
+                                                   .segments = segments,
+                                                   .n_segments = 1,
+                                                   .y = &mixed },
+                                    .gate = { .a = &mixed, .g = &g, .seq = &seq, .y = &y } });
+    assert_true(gated.bytes ==
+                2.0 * 100 * (32 + 8 + 8) + 2.0 * 100 * 4 + 4.0 * 100 + 2.0 * 100 * 32);
+}
+
 /* Over a measuring table a network is counted without memory or time. */
 static void a_plan_is_counted_without_being_run(void **state)
 {
@@ -235,6 +277,7 @@ int main(void)
         cmocka_unit_test(calls_without_marks_are_computed_and_told),
         cmocka_unit_test(released_operators_cost_what_was_counted_by_hand),
         cmocka_unit_test(weights_that_no_row_uses_are_not_counted),
+        cmocka_unit_test(what_joined_operators_hand_over_is_not_moved),
         cmocka_unit_test(a_plan_is_counted_without_being_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,10 +45,13 @@ SM90_INLINE float sink_log2(const attention_params &params, int head)
     return fmaf(top, LOG2_E, __log2f(sum));
 }
 
-/* Votes of this warp's lanes: 1 in votes[r] where row r's sum or the lane's part of it is not finite. */
+/* Votes of this warp's lanes: 1 in votes[r] where row r's sum is above 2^120, as the inverse of what is
+ * above 2^126 would be a denormal, taken for zero, or where the lane's part of it is not finite. */
 SM90_INLINE void vote_marks(const float (&o)[DIM / 2], const row_state &rows, uint32_t (&votes)[2])
 {
-    float zero[2] = { quad_sum(rows.sum[0]) * 0.0f, quad_sum(rows.sum[1]) * 0.0f }; /* or NaN */
+    float zero[2]; /* or NaN */
+#pragma unroll
+    for (int r = 0; r < 2; r++) zero[r] = quad_sum(rows.sum[r]) * 0x1p8f * 0.0f;
 #pragma unroll
     for (int i = 0; i < DIM / 2; i++) zero[i / 2 % 2] = fmaf(o[i], 0.0f, zero[i / 2 % 2]);
 #pragma unroll
