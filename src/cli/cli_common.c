@@ -199,6 +199,12 @@ int m2_cli_engine_params(const m2_options *options, magi2_params *params)
         (m2_options_has(options, M2_OPT_DEVICE) || m2_options_has(options, M2_OPT_VRAM_LIMIT)))
         return m2_cli_usage(options, "--%s is of a GPU, --backend cpu uses none; leave one out",
                             m2_options_has(options, M2_OPT_DEVICE) ? "device" : "vram-limit");
+    if (backend && (strcmp(backend, "cuda") == 0 || strcmp(backend, "musa") == 0) &&
+        m2_options_has(options, M2_OPT_RAM_LIMIT))
+        return m2_cli_usage(options,
+                            "--ram-limit is of the CPU, --backend %s counts a GPU's "
+                            "memory: use --vram-limit, or --backend cpu",
+                            backend);
     params->n_threads = (int)threads;
     params->device = (int)device;
     if (m2_options_has(options, M2_OPT_BACKEND)) params->backend = options->values[M2_OPT_BACKEND];

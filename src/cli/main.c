@@ -31,7 +31,9 @@ static const command_row commands[] = {
     { "plan", M2_CMD_PLAN, m2_cmd_plan, NULL,
       "what a model needs on given hardware, before anything is loaded", NULL,
       "Without --model and $MAGI2_MODEL: the bundled demo model; with --tier 272p or 540p the "
-      "released\ntransformer by its tables, with no other network.  The first line says which.\n" },
+      "released\ntransformer by its tables, with no other network; the first line says which.  "
+      "Against a limit, the\nreleased one has as many experts as fit, as bench step has them.  "
+      "--vram-limit takes a card's whole\nmemory as its driver counts it: 143156M for an H200.\n" },
     { "quantize", 0, NULL, NULL, "write a smaller checkpoint", "quantize is not built yet", NULL },
     { "compare", 0, NULL, NULL, "two runs' saved arrays", "compare is not built yet", NULL },
 };

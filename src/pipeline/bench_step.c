@@ -3,6 +3,7 @@
 #include "model/dit/preview_synthetic.h"
 #include "pipeline/clip.h"
 #include "pipeline/memory.h"
+#include "pipeline/synthetic_fit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,8 +13,6 @@
 #define WARM_SECONDS    3.0 /* of a GPU: until its clock has settled under load */
 #define N_BITS_STEPS    3   /* the second is recorded, the third replayed with a history of steps */
 #define SEED            20261130u
-/* What a device needs beside what is planned: its matrix library, its recordings. */
-#define RESERVE_BYTES ((size_t)1 << 30)
 
 /* ---- the model --------------------------------------------------------------------------------- */
 
@@ -33,47 +32,15 @@ static m2_status open_engine(m2_bench *bench, const magi2_params *params)
     return m2_engine_open(&small, &bench->engine);
 }
 
-static m2_status size_synthetic(const m2_engine *engine, int n_resident,
-                                m2_preview_synthetic_size *size_out)
+/* Bytes that weights, request and step may take; a device counts the limit that it was opened with. */
+static size_t room_of(const m2_engine *engine)
 {
-    return m2_preview_synthetic_measure(&engine->config.arch, engine->config.eval.time_channel_dim,
-                                        n_resident, size_out);
-}
-
-/* Bytes that weights may take beside what is planned. */
-static size_t room_for_weights(const m2_bench *bench, const magi2_params *params, size_t planned)
-{
-    const m2_ops *ops = &bench->engine->ops;
-    size_t room = 0, total = 0;
-    if (m2_device_is_host(ops))
-        room = m2_memory_available();
-    else
-        ops->device_api->memory(ops, &room, &total);
-    const size_t limit = m2_device_is_host(ops) ? params->ram_limit : params->vram_limit;
-    if (limit && limit < room) room = limit;
-    const size_t taken = planned + RESERVE_BYTES;
-    return room > taken ? room - taken : 0;
-}
-
-static m2_status pick_resident(m2_bench *bench, const magi2_params *params)
-{
-    m2_preview_synthetic_size one, two;
-    bench->n_moe_layers = m2_preview_n_moe_layers(&bench->engine->config.arch);
-    M2_TRY(size_synthetic(bench->engine, 1, &one));
-    M2_TRY(size_synthetic(bench->engine, 2, &two));
-    if (one.scratch > bench->step_bytes) bench->step_bytes = one.scratch;
-    const int asked = bench->request->n_layers;
-    const size_t room =
-        room_for_weights(bench, params, bench->need.request_bytes + bench->step_bytes);
-    const size_t layer = two.weights - one.weights;
-    size_t n = (size_t)bench->n_moe_layers;
-    if (asked > 0 && (size_t)asked < n) n = (size_t)asked;
-    if (asked <= 0 && layer > 0) {
-        const size_t fit = room > one.weights ? 1 + (room - one.weights) / layer : 1;
-        if (fit < n) n = fit;
-    }
-    bench->n_resident = (int)n;
-    return M2_OK;
+    const m2_ops *ops = &engine->ops;
+    if (!m2_device_is_host(ops)) return ops->device_api->room(ops);
+    const size_t available = m2_memory_available(), limit = engine->ram_limit;
+    if (!limit) return available;
+    const size_t allowed = limit > M2_MEMORY_PROGRAM_BYTES ? limit - M2_MEMORY_PROGRAM_BYTES : 0;
+    return allowed < available ? allowed : available;
 }
 
 /* On the host what does not fit is refused before it is touched; a device's arenas do that. */
@@ -102,22 +69,33 @@ static m2_status count_need(m2_bench *bench)
     return status;
 }
 
-static m2_status take_memory(m2_bench *bench, const magi2_params *params)
+/* Where the weights are made up, those that fit. */
+static m2_status count_memory(m2_bench *bench, size_t *weights_out)
+{
+    const m2_engine *engine = bench->engine;
+    m2_synthetic_fit fit;
+    M2_TRY(count_need(bench));
+    bench->step_bytes = m2_bench_step_bytes(&engine->ops, &bench->need);
+    *weights_out = 0;
+    if (!bench->is_synthetic) return M2_OK;
+    M2_TRY(m2_synthetic_fit_make(&engine->config, &engine->ops, &bench->need,
+                                 bench->request->n_layers, room_of(engine), &fit));
+    bench->n_moe_layers = fit.n_moe_layers;
+    bench->n_resident = fit.n_resident;
+    bench->step_bytes = fit.step_bytes;
+    *weights_out = fit.weights_bytes;
+    return M2_OK;
+}
+
+static m2_status take_memory(m2_bench *bench)
 {
     m2_engine *engine = bench->engine;
     const m2_ops *ops = &engine->ops;
-    m2_preview_synthetic_size size = { 0, 0 };
-    M2_TRY(count_need(bench));
-    bench->step_bytes = bench->need.step_bytes;
-    if (m2_roof_scratch_bytes(ops) > bench->step_bytes)
-        bench->step_bytes = m2_roof_scratch_bytes(ops);
-    if (bench->is_synthetic) {
-        M2_TRY(pick_resident(bench, params));
-        M2_TRY(size_synthetic(engine, bench->n_resident, &size));
-    }
-    M2_TRY(check_host_memory(bench, size.weights));
+    size_t weights_bytes;
+    M2_TRY(count_memory(bench, &weights_bytes));
+    M2_TRY(check_host_memory(bench, weights_bytes));
     if (bench->is_synthetic)
-        M2_TRY(m2_device_arena_create(ops, &engine->weights, "weights", size.weights));
+        M2_TRY(m2_device_arena_create(ops, &engine->weights, "weights", weights_bytes));
     M2_TRY(
         m2_device_arena_create(ops, &bench->request_arena, "request", bench->need.request_bytes));
     M2_TRY(m2_device_arena_create(ops, &bench->step_arena, "step", bench->step_bytes));
@@ -376,14 +354,14 @@ static void look_at_memory(const m2_bench *bench, size_t *used_out, size_t *tota
     *used_out = *total_out - free_bytes;
 }
 
-static m2_status run_all(m2_bench *bench, const magi2_params *params)
+static m2_status run_all(m2_bench *bench)
 {
     magi2_request defaults;
     m2_clip_request_init(&defaults);
     defaults.tier = bench->request->tier;
     M2_TRY(m2_settings_resolve(&bench->engine->config, &defaults, &bench->settings));
     look_at_memory(bench, &bench->used_at_open, &bench->device_total);
-    M2_TRY(take_memory(bench, params));
+    M2_TRY(take_memory(bench));
     M2_TRY(lay_out(bench));
     M2_TRY(compare_runs(bench));
     M2_TRY(warm_up(bench));
@@ -419,7 +397,7 @@ m2_status m2_bench_step(const magi2_params *params, const magi2_bench_request *r
     m2_status status = open_engine(bench, params);
     if (status == M2_OK) {
         const m2_log *log_before = m2_log_bind(&bench->engine->log);
-        status = run_all(bench, params);
+        status = run_all(bench);
         if (status == M2_OK) status = m2_bench_report(bench, as_json, text_out);
         m2_log_bind(log_before);
     }

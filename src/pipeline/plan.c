@@ -1,22 +1,16 @@
 #include "pipeline/plan.h"
 
-#include "model/dit/preview_synthetic.h"
 #include "pipeline/clip.h"
 #include "pipeline/memory.h"
-#include "pipeline/step_need.h"
+#include "pipeline/synthetic_fit.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB 1048576.0
-/* Of a GPU beside what is planned: our kernels' workspace (96 MiB) and the matrix library's (32), and
- * what the driver takes for a process with these kernels and a recorded step: 539 MiB on an H200 with
- * driver 580, the difference between what it counts and what was planned. */
-#define GPU_WORKSPACE_BYTES ((size_t)128 << 20)
-#define GPU_CONTEXT_BYTES   ((size_t)544 << 20)
-#define LONGEST_PROMPT      7000 /* tokens that are read of one */
+#define MIB            1048576.0
+#define LONGEST_PROMPT 7000 /* tokens that are read of one */
 
 /* Arenas for prompts of one length. */
 typedef struct prompt_need {
@@ -33,6 +27,7 @@ typedef struct plan {
     char machine[400]; /* what it is held against */
     size_t allowed;    /* bytes; 0: not known     */
     size_t weights_bytes;
+    m2_synthetic_fit fit; /* without a model: of its weights, made up */
     prompt_need usual, longest;
 } plan;
 
@@ -55,6 +50,30 @@ static m2_status count_prompts(plan *it, prompt_need *need)
     return m2_clip_plan(&clip, 1, &need->request_bytes, &need->step_bytes);
 }
 
+static size_t overhead_bytes(const plan *it)
+{
+    return it->is_for_device ? M2_GPU_OWN_BYTES + M2_GPU_DRIVER_BYTES : M2_MEMORY_PROGRAM_BYTES;
+}
+
+/* The released transformer: against a limit as `bench step` makes it up, else all of it. */
+static m2_status count_made_up(plan *it, size_t limit)
+{
+    m2_engine *engine = it->engine;
+    const size_t beside = overhead_bytes(it), room = limit > beside ? limit - beside : 0;
+    M2_TRY(m2_synthetic_fit_make(&engine->config, &engine->ops, &it->usual.denoise,
+                                 limit ? 0 : M2_LAYERS_MAX, room, &it->fit));
+    engine->copied_bytes[M2_NETWORK_PREVIEW] = it->fit.weights_bytes;
+    if (!limit) return M2_OK;
+    it->usual.step_bytes = it->fit.step_bytes;
+    if (it->longest.step_bytes < it->fit.step_bytes) it->longest.step_bytes = it->fit.step_bytes;
+    return M2_OK;
+}
+
+static size_t limit_of(const plan *it, const magi2_params *params)
+{
+    return it->is_for_device ? params->vram_limit : params->ram_limit;
+}
+
 static m2_status count(plan *it, const magi2_params *params)
 {
     m2_engine *engine = it->engine;
@@ -62,25 +81,20 @@ static m2_status count(plan *it, const magi2_params *params)
     it->longest = (prompt_need){ .n_tokens = { LONGEST_PROMPT, M2_NEED_NEGATIVE_TOKENS } };
     M2_TRY(count_prompts(it, &it->usual));
     M2_TRY(count_prompts(it, &it->longest));
-    if (!params->model_dir) {
-        m2_preview_synthetic_size size;
-        M2_TRY(m2_preview_synthetic_measure(&engine->config.arch,
-                                            engine->config.eval.time_channel_dim, 0, &size));
-        engine->copied_bytes[M2_NETWORK_PREVIEW] = size.weights;
-    }
+    if (!params->model_dir) M2_TRY(count_made_up(it, limit_of(it, params)));
     it->weights_bytes = engine->mapped_bytes;
     for (int i = 0; i < M2_NETWORKS; i++) it->weights_bytes += engine->copied_bytes[i];
     return M2_OK;
 }
 
-static size_t overhead_bytes(const plan *it)
+static size_t planned_bytes(const plan *it, const prompt_need *need)
 {
-    return it->is_for_device ? GPU_WORKSPACE_BYTES + GPU_CONTEXT_BYTES : M2_MEMORY_PROGRAM_BYTES;
+    return it->weights_bytes + need->request_bytes + need->step_bytes;
 }
 
 static size_t total_bytes(const plan *it, const prompt_need *need)
 {
-    return it->weights_bytes + need->request_bytes + need->step_bytes + overhead_bytes(it);
+    return planned_bytes(it, need) + overhead_bytes(it);
 }
 
 /* ---- the machine ----------------------------------------------------------------------------------- */
@@ -98,6 +112,9 @@ static m2_status pick_backend(plan *it, const magi2_params *params)
             "--backend musa: programs for MUSA are not built yet; use auto, cpu or cuda");
     it->is_for_device =
         is_gpu || (strcmp(backend, "auto") == 0 && m2_gpu_count(why, sizeof why) > 0);
+    if (it->is_for_device && params->ram_limit)
+        return m2_fail(M2_ERR_ARG, "--ram-limit is of the CPU, this is a plan for a GPU: use "
+                                   "--vram-limit, or add --backend cpu");
     if (!it->is_for_device && (params->vram_limit || params->device))
         return m2_fail(M2_ERR_ARG, "--vram-limit and --device are of a GPU, this is a plan for the "
                                    "CPU: add --backend cuda, or leave them out");
@@ -124,7 +141,7 @@ static void look_at_device(plan *it, const magi2_params *params)
 
 static void look_at_machine(plan *it, const magi2_params *params)
 {
-    const size_t limit = it->is_for_device ? params->vram_limit : params->ram_limit;
+    const size_t limit = limit_of(it, params);
     if (limit) {
         it->allowed = limit;
         snprintf(it->machine, sizeof it->machine, "--%s-limit", it->is_for_device ? "vram" : "ram");
@@ -162,6 +179,12 @@ static void print_networks(FILE *out, const plan *it)
                 m2_engine_mapped_bytes(engine, i) ? ", most of it read where the files are mapped"
                                                   : "");
     }
+    const m2_synthetic_fit *fit = &it->fit;
+    if (fit->n_resident < fit->n_moe_layers)
+        fprintf(out,
+                "  %d of %d MoE layers have experts of their own, the others share them: made-up "
+                "weights, as bench step\n",
+                fit->n_resident, fit->n_moe_layers);
 }
 
 static void print_need(FILE *out, const plan *it, const prompt_need *need)
@@ -170,7 +193,8 @@ static void print_need(FILE *out, const plan *it, const prompt_need *need)
     fprintf(out, "  %-28s %12.1f MiB\n", "request", (double)need->request_bytes / MIB);
     fprintf(out, "  %-28s %12.1f MiB, of which denoising takes %.1f\n", "step arena",
             (double)need->step_bytes / MIB, (double)need->denoise.step_bytes / MIB);
-    fprintf(out, "  %-28s %12.1f MiB\n", "all", (double)total_bytes(it, need) / MIB);
+    fprintf(out, "  %-28s %12.1f MiB, of which weights, request and step %.1f\n", "all",
+            (double)total_bytes(it, need) / MIB, (double)planned_bytes(it, need) / MIB);
     fprintf(out, "  %-28s %lld tokens, at least %.4g TFLOP and %.4g GB\n", "a denoising step",
             (long long)need->denoise.n_tokens, need->denoise.flop / 1e12,
             need->denoise.bytes / 1e9);
@@ -186,7 +210,7 @@ static void print_plan(FILE *out, const plan *it, const magi2_params *params)
     print_networks(out, it);
     if (it->is_for_device)
         fprintf(out, "device\n  %-28s %12.1f MiB\n  %-28s %12.1f MiB, an estimate\n", "workspace",
-                GPU_WORKSPACE_BYTES / MIB, "driver's context, recording", GPU_CONTEXT_BYTES / MIB);
+                M2_GPU_OWN_BYTES / MIB, "driver's context, recording", M2_GPU_DRIVER_BYTES / MIB);
     else
         fprintf(out, "program and encoder\n  %-28s %12.1f MiB\n", "at most",
                 M2_MEMORY_PROGRAM_BYTES / MIB);
@@ -204,13 +228,13 @@ static void print_plan(FILE *out, const plan *it, const magi2_params *params)
 
 static json_t *need_json(const plan *it, const prompt_need *need)
 {
-    return json_pack("{s:[i,i],s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "prompt_tokens", need->n_tokens[0],
-                     need->n_tokens[1], "request_bytes", (json_int_t)need->request_bytes,
-                     "step_bytes", (json_int_t)need->step_bytes, "denoise_step_bytes",
-                     (json_int_t)need->denoise.step_bytes, "all_bytes",
-                     (json_int_t)total_bytes(it, need), "tokens",
-                     (json_int_t)need->denoise.n_tokens, "step_flop", need->denoise.flop,
-                     "step_min_bytes", need->denoise.bytes);
+    return json_pack(
+        "{s:[i,i],s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "prompt_tokens", need->n_tokens[0],
+        need->n_tokens[1], "request_bytes", (json_int_t)need->request_bytes, "step_bytes",
+        (json_int_t)need->step_bytes, "denoise_step_bytes", (json_int_t)need->denoise.step_bytes,
+        "planned_bytes", (json_int_t)planned_bytes(it, need), "all_bytes",
+        (json_int_t)total_bytes(it, need), "tokens", (json_int_t)need->denoise.n_tokens,
+        "step_flop", need->denoise.flop, "step_min_bytes", need->denoise.bytes);
 }
 
 static int put_plan(FILE *out, const plan *it, const magi2_params *params)
@@ -226,6 +250,10 @@ static int put_plan(FILE *out, const plan *it, const magi2_params *params)
         (json_int_t)it->engine->mapped_bytes, "overhead_bytes", (json_int_t)overhead_bytes(it),
         "usual", need_json(it, &it->usual), "longest", need_json(it, &it->longest), "against",
         it->machine, "allowed_bytes", (json_int_t)it->allowed);
+    if (root && !params->model_dir) {
+        json_object_set_new(root, "moe_layers", json_integer(it->fit.n_moe_layers));
+        json_object_set_new(root, "resident_moe_layers", json_integer(it->fit.n_resident));
+    }
     if (root && it->allowed) {
         json_object_set_new(root, "fits", json_boolean(fits(it, params, &it->longest)));
         json_object_set_new(root, "fits_usual", json_boolean(fits(it, params, &it->usual)));
