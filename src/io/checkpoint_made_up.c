@@ -62,12 +62,17 @@ static void repeat(char *block, size_t bytes, const char *tile, size_t tile_byte
     }
 }
 
+static size_t block_bytes(size_t largest)
+{
+    return largest + PLACE * N_STARTS;
+}
+
 /* The block of one type, for tensors of up to `bytes`. */
 static m2_status make_block(m2_checkpoint *checkpoint, m2_dtype dtype, size_t bytes,
                             const float *values)
 {
     const size_t tile_bytes = (size_t)TILE * m2_dtype_bytes(dtype);
-    const size_t whole = bytes + PLACE * N_STARTS;
+    const size_t whole = block_bytes(bytes);
     char *tile = malloc(tile_bytes), *block = malloc(whole);
     if (!tile || !block) {
         free(tile);
@@ -82,18 +87,39 @@ static m2_status make_block(m2_checkpoint *checkpoint, m2_dtype dtype, size_t by
     return M2_OK;
 }
 
-static m2_status make_blocks(m2_checkpoint *checkpoint, const float *values)
+typedef struct type_sizes {
+    size_t largest[M2_MADE_UP_TYPES]; /* bytes of one tensor */
+    int is_there[M2_MADE_UP_TYPES];
+} type_sizes;
+
+static type_sizes sizes_of(const m2_checkpoint *checkpoint)
 {
-    size_t largest[M2_MADE_UP_TYPES] = { 0 };
-    int is_there[M2_MADE_UP_TYPES] = { 0 };
+    type_sizes sizes = { { 0 }, { 0 } };
     for (int64_t i = 0; i < checkpoint->n_tensors; i++) {
         const m2_ckpt_tensor *tensor = &checkpoint->tensors[i];
         const size_t bytes = (size_t)tensor->count * m2_dtype_bytes(tensor->dtype);
-        is_there[tensor->dtype] = 1;
-        if (bytes > largest[tensor->dtype]) largest[tensor->dtype] = bytes;
+        sizes.is_there[tensor->dtype] = 1;
+        if (bytes > sizes.largest[tensor->dtype]) sizes.largest[tensor->dtype] = bytes;
     }
+    return sizes;
+}
+
+/* The blocks of all types, the values they are made of and a tile of the widest type. */
+size_t m2_made_up_bytes(const m2_checkpoint *checkpoint)
+{
+    const type_sizes sizes = sizes_of(checkpoint);
+    size_t bytes = 2 * (size_t)TILE * sizeof(float);
     for (int t = 0; t < M2_MADE_UP_TYPES; t++)
-        if (is_there[t]) M2_TRY(make_block(checkpoint, (m2_dtype)t, largest[t], values));
+        if (sizes.is_there[t]) bytes += block_bytes(sizes.largest[t]);
+    return bytes;
+}
+
+static m2_status make_blocks(m2_checkpoint *checkpoint, const float *values)
+{
+    const type_sizes sizes = sizes_of(checkpoint);
+    for (int t = 0; t < M2_MADE_UP_TYPES; t++)
+        if (sizes.is_there[t])
+            M2_TRY(make_block(checkpoint, (m2_dtype)t, sizes.largest[t], values));
     return M2_OK;
 }
 

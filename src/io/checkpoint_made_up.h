@@ -22,6 +22,9 @@ m2_status m2_made_up_create(const char *name, m2_checkpoint **checkpoint_out);
 m2_status m2_made_up_add(m2_checkpoint *checkpoint, const char *name, m2_dtype dtype, int n_dims,
                          const int64_t *shape);
 
+/* Memory that finishing takes, while it lasts and less after it. */
+size_t m2_made_up_bytes(const m2_checkpoint *checkpoint);
+
 /* Makes the values: normals times `scale`, the same for the same seed.  Only now tensors are found.
  * Errors  M2_ERR_MEMORY, M2_ERR_FORMAT (two of one name) */
 m2_status m2_made_up_finish(m2_checkpoint *checkpoint, double scale, uint64_t seed);

@@ -51,7 +51,7 @@ static m2_status count_need(m2_stage_bench *bench, stage_need *need_out)
     return status;
 }
 
-/* Of files that are used where they are mapped; what is made up has its memory already. */
+/* Of files that are used where they are mapped. */
 static size_t mapped_bytes(const m2_stage_bench *bench)
 {
     size_t bytes = 0;
@@ -69,8 +69,9 @@ static m2_status take_memory(m2_stage_bench *bench, const stage_need *need)
     const size_t output = m2_stage_output_bytes(bench);
     if (m2_device_is_host(ops)) {
         const m2_memory_plan plan = { .mapped = mapped_bytes(bench),
-                                      .copied = need->weights,
-                                      .wanted = need->request + need->step + output };
+                                      .copied = bench->made_up_bytes, /* taken by now */
+                                      .wanted =
+                                          need->weights + need->request + need->step + output };
         M2_TRY(m2_memory_check(&plan, bench->engine->ram_limit));
     }
     M2_TRY(m2_device_arena_create(ops, &bench->weights, "weights", need->weights));
@@ -94,6 +95,7 @@ static void close_stage(m2_stage_bench *bench)
     free(bench->ids);
     free(bench->host);
     bench->checkpoint = NULL;
+    bench->made_up_bytes = 0;
     bench->ids = NULL;
     bench->host = NULL;
 }
@@ -206,6 +208,10 @@ static m2_status measure_roof(m2_stage_bench *bench)
 {
     const m2_ops *ops = &bench->engine->ops;
     m2_arena scratch;
+    if (m2_device_is_host(ops)) {
+        const m2_memory_plan plan = { .wanted = m2_roof_scratch_bytes(ops) };
+        M2_TRY(m2_memory_check(&plan, bench->engine->ram_limit));
+    }
     M2_TRY(m2_device_arena_create(ops, &scratch, "roofs", m2_roof_scratch_bytes(ops)));
     const m2_status status = m2_roof_measure(ops, &scratch, &bench->roof);
     m2_device_arena_destroy(ops, &scratch);

@@ -51,6 +51,7 @@ typedef struct m2_stage_bench {
     /* of the stage under way */
     int stage;
     m2_checkpoint *checkpoint;
+    size_t made_up_bytes; /* of the host, for values that come from no file */
     m2_text_encoder *text;
     m2_turbo *video;
     m2_oobleck *audio;

@@ -4,6 +4,7 @@
 #include "io/checkpoint_made_up.h"
 #include "model/text/encoder_weights.h"
 #include "pipeline/clip.h"
+#include "pipeline/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,21 @@ static m2_status add_all(const m2_stage_bench *bench, maker *to)
     return to->status;
 }
 
+/* Of the host, whatever computes; before they are made. */
+static m2_status check_made_up(const m2_stage_bench *bench)
+{
+    const m2_memory_plan plan = { .copied = bench->made_up_bytes };
+    M2_TRY(m2_memory_check(&plan, bench->engine->ram_limit));
+    const size_t available = m2_memory_available();
+    if (!available || bench->made_up_bytes <= available) return M2_OK;
+    return m2_fail(
+        M2_ERR_MEMORY,
+        "the made-up weights of the %s stage need %.0f MiB, %.0f MiB are free; end other "
+        "programs or choose another --stage",
+        m2_stage_names[bench->stage], (double)bench->made_up_bytes / 1048576.0,
+        (double)available / 1048576.0);
+}
+
 m2_status m2_stage_open_checkpoint(m2_stage_bench *bench)
 {
     const m2_model_paths *paths = &bench->paths;
@@ -95,6 +111,8 @@ m2_status m2_stage_open_checkpoint(m2_stage_bench *bench)
     M2_TRY(m2_made_up_create(name, &bench->checkpoint));
     maker to = { bench->checkpoint, M2_OK };
     M2_TRY(add_all(bench, &to));
+    bench->made_up_bytes = m2_made_up_bytes(bench->checkpoint);
+    M2_TRY(check_made_up(bench));
     return m2_made_up_finish(bench->checkpoint,
                              bench->stage == M2_BENCH_AUDIO ? SCALE_AUDIO : SCALE, SEED);
 }

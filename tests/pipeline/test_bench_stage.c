@@ -2,6 +2,7 @@
 #include "support/check.h"
 
 #include "pipeline/bench_stage.h"
+#include "pipeline/memory.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -124,6 +125,73 @@ static void one_stage_alone_and_one_run_alone(void **state)
     free(text);
 }
 
+/* The signal, within the last operator but two of a layer. */
+static volatile int *cancelled;
+static int n_silu, cancel_after;
+
+static void cancel_later(const m2_ops *ops, const m2_silu_mul_args *args)
+{
+    (void)ops;
+    (void)args;
+    if (++n_silu == cancel_after) *cancelled = 1;
+}
+
+/* The release's text encoder is made up of 2.5 GB.  Catches values that are made before they are counted,
+ * or not counted at all: this would take them, and pass. */
+static void made_up_weights_are_counted_before_they_are_made(void **state)
+{
+    (void)state;
+    const magi2_params params = { .backend = "cpu", .n_threads = 2, .ram_limit = 600u << 20 };
+    const magi2_stage_bench_request request = { .tier = "272p", .stage = "text", .n_runs = 1 };
+    char *text = NULL;
+    check_fails(m2_bench_stage(&params, &request, NULL, 0, &text), M2_ERR_MEMORY,
+                "--ram-limit allows 600 MiB");
+    assert_null(text);
+    assert_true(m2_memory_peak() < (size_t)1 << 30);
+}
+
+/* A signal that comes while the encoder runs ends it behind the layer that it fell into.  Catches a run
+ * that is only ended before it begins. */
+static void an_interrupt_ends_the_encoder_between_its_layers(void **state)
+{
+    (void)state;
+    static m2_stage_bench bench; /* zeros */
+    static m2_stage_configs configs;
+    volatile int cancel = 0;
+    const magi2_stage_bench_request request = { .tier = "272p", .cancel = &cancel };
+    const magi2_params params = { .backend = "cpu", .n_threads = 1 };
+    m2_ops measure;
+    m2_arena weights, rows, step;
+    cut(&configs);
+    bench.request = &request;
+    bench.given = &configs;
+    bench.stage = M2_BENCH_TEXT;
+    bench.n_tokens = 5;
+    check_ok(m2_stage_open_engine(&bench, &params));
+    check_ok(m2_stage_open_checkpoint(&bench));
+    m2_ops_init_measure(&measure);
+    m2_arena_init_measuring(&weights, "weights");
+    m2_arena_init_measuring(&rows, "request");
+    m2_arena_init_measuring(&step, "step");
+    check_ok(m2_stage_open_network(&bench, &measure, &weights));
+    check_ok(m2_stage_make_input(&bench, &measure, &rows));
+    check_ok(m2_stage_run(&bench, &measure, &step));
+
+    cancelled = &cancel;
+    for (int n_layers = 1; n_layers <= 4; n_layers++) {
+        n_silu = 0;
+        cancel = 0;
+        cancel_after = n_layers;
+        measure.silu_mul = cancel_later;
+        check_fails(m2_stage_run(&bench, &measure, &step), M2_ERR_INTERRUPTED, "interrupted");
+        assert_int_equal(n_silu, n_layers);
+    }
+    m2_stage_close_network(&bench);
+    m2_checkpoint_close(bench.checkpoint);
+    free(bench.ids);
+    m2_engine_close(bench.engine);
+}
+
 static void wrong_names_and_interrupts_end_it(void **state)
 {
     (void)state;
@@ -143,6 +211,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_is_measured_with_its_own_parts),
         cmocka_unit_test(one_stage_alone_and_one_run_alone),
+        cmocka_unit_test(made_up_weights_are_counted_before_they_are_made),
+        cmocka_unit_test(an_interrupt_ends_the_encoder_between_its_layers),
         cmocka_unit_test(wrong_names_and_interrupts_end_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
