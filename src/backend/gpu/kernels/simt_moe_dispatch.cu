@@ -16,8 +16,8 @@
 
 #include <assert.h>
 
-#define MARK_WORDS      8192 /* of one tile: 32 KB */
-#define TILE_WORDS_MAX  32
+#define MARK_WORDS      M2_GPU_MARK_WORDS /* of one tile: 32 KB */
+#define TILE_WORDS_MAX  (M2_GPU_TILE_WORDS_MAX + 1)
 #define SCAN_EXPERTS    32
 #define SCAN_CHUNKS     8
 #define EXPERTS_MAX     M2_GPU_EXPERTS_MAX
