@@ -54,6 +54,17 @@ m2_status m2_save_array(m2_save *save, const char *name, const m2_tensor *tensor
     return M2_OK;
 }
 
+/* 0, or the errno of the call that failed: a short text meets the full disk when it is closed. */
+static int write_text(const char *path, const char *text)
+{
+    FILE *stream = fopen(path, "wb");
+    if (!stream) return errno;
+    int error = 0;
+    if (fputs(text, stream) < 0 || fputc('\n', stream) == EOF) error = errno;
+    if (fclose(stream) != 0 && !error) error = errno;
+    return error;
+}
+
 m2_status m2_save_finish(m2_save *save, const char *isa, const char *settings)
 {
     char path[4096];
@@ -66,12 +77,8 @@ m2_status m2_save_finish(m2_save *save, const char *isa, const char *settings)
     m2_temp_file file;
     m2_status status = m2_temp_create(&file, path);
     if (status == M2_OK) {
-        FILE *stream = fopen(file.path, "wb");
-        const int has_failed =
-            !stream || fputs(text, stream) < 0 || fputc('\n', stream) == EOF || ferror(stream);
-        const int error = errno;
-        if (has_failed || fclose(stream) != 0) {
-            if (stream && has_failed) fclose(stream);
+        const int error = write_text(file.path, text);
+        if (error) {
             m2_temp_discard(&file);
             status = m2_fail(M2_ERR_IO, "%s: cannot be written: %s", path, strerror(error));
         } else {
