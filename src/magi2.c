@@ -83,6 +83,12 @@ void magi2_close(magi2_engine *engine)
     free(engine);
 }
 
+magi2_status magi2_check_request(const magi2_request *request)
+{
+    if (!request) return fail_null("magi2_check_request");
+    return public_status(m2_clip_check_request(request));
+}
+
 magi2_status magi2_generate(magi2_engine *engine, const magi2_request *request,
                             magi2_result *result_out)
 {

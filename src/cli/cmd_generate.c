@@ -171,7 +171,11 @@ static void print_result(const m2_options *options, const magi2_request *request
                result->peak_memory_bytes);
         return;
     }
-    if (m2_options_has(options, M2_OPT_QUIET)) return;
+    if (m2_options_has(options, M2_OPT_QUIET)) {
+        /* What nobody chose is said all the same: the clip could not be made again without it. */
+        if (request->seed == MAGI2_SEED_RANDOM) printf("seed %lld\n", (long long)result->seed);
+        return;
+    }
     printf("%s: %dx%d, %d frames at %g/s, %lld samples at %d Hz; seed %lld, %d step%s; %.1f s "
            "(encode %.1f, preview %.1f, decode %.1f, mux %.1f), %.0f MiB at most\n",
            request->output ? request->output : request->save_dir, result->width, result->height,
@@ -194,8 +198,9 @@ static int run_request(const m2_options *options, magi2_request *request)
     request->cancel = m2_cli_cancel_flag();
 
     magi2_engine *engine = NULL;
-    magi2_status status = magi2_open(&params, &engine);
+    magi2_status status = magi2_check_request(request);
     magi2_result result = { 0 };
+    if (status == MAGI2_OK) status = magi2_open(&params, &engine);
     if (status == MAGI2_OK) status = magi2_generate(engine, request, &result);
     m2_cli_progress_end(&progress);
     magi2_close(engine);

@@ -103,17 +103,43 @@ m2_status m2_temp_create(m2_temp_file *file, const char *target)
     return M2_OK;
 }
 
+static m2_file_id id_from(const struct stat *info)
+{
+    return (m2_file_id){ .device = info->st_dev,
+                         .inode = info->st_ino,
+                         .seconds = info->st_mtim.tv_sec,
+                         .nanoseconds = info->st_mtim.tv_nsec };
+}
+
+int m2_file_id_of(const char *path, m2_file_id *id_out)
+{
+    struct stat info;
+    *id_out = (m2_file_id){ 0 };
+    if (stat(path, &info) != 0) return 0;
+    *id_out = id_from(&info);
+    return 1;
+}
+
+int m2_file_is(const char *path, const m2_file_id *id)
+{
+    m2_file_id now;
+    return m2_file_id_of(path, &now) && now.device == id->device && now.inode == id->inode &&
+           now.seconds == id->seconds && now.nanoseconds == id->nanoseconds;
+}
+
 m2_status m2_temp_commit(m2_temp_file *file)
 {
     const int fd = open(file->path, O_RDWR | O_CLOEXEC);
+    struct stat info = { 0 };
     int error = 0;
-    if (fd < 0 || fsync(fd) != 0) error = errno;
+    if (fd < 0 || fsync(fd) != 0 || fstat(fd, &info) != 0) error = errno;
     if (fd >= 0) close(fd);
     if (!error && rename(file->path, file->target) != 0) error = errno;
     if (error) {
         m2_temp_discard(file);
         return m2_fail(M2_ERR_IO, "%s: cannot be written: %s", file->target, strerror(error));
     }
+    file->id = id_from(&info);
     free_slot(file);
     return M2_OK;
 }

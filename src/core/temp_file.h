@@ -11,12 +11,22 @@
 
 #include "core/status.h"
 
+#include <stdint.h>
+
 #define M2_TEMP_PATH_MAX 4096
 
+/* One file, whatever it is called.  The time is there because the number of a file that is gone is
+ * soon given to another. */
+typedef struct m2_file_id {
+    uint64_t device, inode;
+    int64_t seconds, nanoseconds; /* of the last change of what it holds */
+} m2_file_id;
+
 typedef struct m2_temp_file {
-    char path[M2_TEMP_PATH_MAX];   /* write here            */
-    char target[M2_TEMP_PATH_MAX]; /* and it will become it */
-    int slot;                      /* private               */
+    char path[M2_TEMP_PATH_MAX];   /* write here                   */
+    char target[M2_TEMP_PATH_MAX]; /* and it will become it        */
+    m2_file_id id;                 /* of what a commit made of it  */
+    int slot;                      /* private                      */
 } m2_temp_file;
 
 /* Choose a free name beside `target` and create the file there, empty.
@@ -29,6 +39,11 @@ void m2_temp_discard(m2_temp_file *file);
 
 /* Whether two names are of one file: the same text, or the same file behind a link. */
 int m2_is_same_file(const char *a, const char *b);
+
+/* The file that `path` names now; 0 if there is none, and then all of *id_out is zero. */
+int m2_file_id_of(const char *path, m2_file_id *id_out);
+/* Whether `path` still names that file, as it was.  Never of an id that is all zero. */
+int m2_file_is(const char *path, const m2_file_id *id);
 
 /* Remove every file under way.  Async-signal-safe. */
 void m2_temp_remove_all(void);

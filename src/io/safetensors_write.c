@@ -182,8 +182,9 @@ static m2_status check_names(const char *path, const m2_named_tensor *const *ten
     return M2_OK;
 }
 
-m2_status m2_safetensors_write(const char *path, const m2_named_tensor *tensors, int n_tensors,
-                               const m2_metadata_entry *metadata, int n_metadata)
+m2_status m2_safetensors_write_id(const char *path, const m2_named_tensor *tensors, int n_tensors,
+                                  const m2_metadata_entry *metadata, int n_metadata,
+                                  m2_file_id *id_out)
 {
     text_buffer header = { 0 };
     m2_temp_file target;
@@ -212,9 +213,17 @@ m2_status m2_safetensors_write(const char *path, const m2_named_tensor *tensors,
         status = m2_temp_commit(&target);
     else
         m2_temp_discard(&target);
+    if (status == M2_OK) *id_out = target.id;
 done:
     free(header.text);
     free(by_name);
     free(by_key);
     return status;
+}
+
+m2_status m2_safetensors_write(const char *path, const m2_named_tensor *tensors, int n_tensors,
+                               const m2_metadata_entry *metadata, int n_metadata)
+{
+    m2_file_id id;
+    return m2_safetensors_write_id(path, tensors, n_tensors, metadata, n_metadata, &id);
 }

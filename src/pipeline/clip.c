@@ -1,16 +1,12 @@
 /* clip.c - the order of the stages, written down once. */
 #include "pipeline/clip.h"
 
-#include "core/temp_file.h"
 #include "pipeline/memory.h"
-#include "pipeline/negative_prompt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 double m2_clip_now(void)
 {
@@ -37,54 +33,6 @@ void m2_clip_report(m2_clip *clip, magi2_stage stage, int step, int n_steps)
 int m2_clip_is_cancelled(const m2_clip *clip)
 {
     return clip->request->cancel && *clip->request->cancel;
-}
-
-m2_status m2_clip_interrupted(m2_clip *clip)
-{
-    if (clip->has_state_file)
-        return m2_fail(M2_ERR_INTERRUPTED,
-                       "interrupted; its state is kept: go on with --resume %s %s %s",
-                       clip->state_path, clip->request->output ? "-o" : "--save",
-                       clip->request->output ? clip->request->output : clip->request->save_dir);
-    if (clip->request->resume)
-        return m2_fail(M2_ERR_INTERRUPTED, "interrupted; %s is unchanged: give the command again",
-                       clip->request->resume);
-    return m2_fail(M2_ERR_INTERRUPTED,
-                   "interrupted before a step was done; there was nothing to keep");
-}
-
-m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
-                              const m2_tensor *video_history, const m2_tensor *audio_history)
-{
-    const m2_ops *ops = &clip->engine->ops;
-    m2_clip_state state = { .settings = clip->settings,
-                            .prompt = (char *)clip->prompt,
-                            .negative = (char *)clip->negative,
-                            .n_done = n_done,
-                            .video = clip->video,
-                            .audio = clip->audio };
-    const int n_history = video_history ? M2_SAMPLER_N_HISTORY : 0;
-    const size_t video_bytes = m2_tensor_bytes(&clip->video);
-    const size_t audio_bytes = m2_tensor_bytes(&clip->audio);
-    char *memory = malloc((size_t)(1 + n_history) * (video_bytes + audio_bytes));
-    if (!memory) return m2_fail(M2_ERR_MEMORY, "%s: no memory to write it", path);
-    char *at = memory;
-    for (int i = -1; i < n_history; i++) {
-        m2_tensor *video = i < 0 ? &state.video : &state.video_history[i];
-        m2_tensor *audio = i < 0 ? &state.audio : &state.audio_history[i];
-        /* Histories are flat in the sampler; in the file they have the latents' shapes. */
-        *video = clip->video;
-        *audio = clip->audio;
-        ops->download(ops, at, i < 0 ? &clip->video : &video_history[i]);
-        video->data = at;
-        at += video_bytes;
-        ops->download(ops, at, i < 0 ? &clip->audio : &audio_history[i]);
-        audio->data = at;
-        at += audio_bytes;
-    }
-    const m2_status status = m2_state_write(path, &state);
-    free(memory);
-    return status;
 }
 
 void m2_clip_request_init(magi2_request *request)
@@ -163,139 +111,18 @@ m2_status m2_clip_take_memory(m2_clip *clip, int with_denoise)
     return M2_OK;
 }
 
-/* Beside the file, or in the directory of a run that only saves. */
-static m2_status pick_state_path(m2_clip *clip)
+/* What needs the model: all else was looked at before it was loaded. */
+static m2_status resolve_settings(m2_clip *clip)
 {
     const magi2_request *request = clip->request;
-    const int n = request->output ? snprintf(clip->state_path, sizeof clip->state_path, "%s.state",
-                                             request->output)
-                                  : snprintf(clip->state_path, sizeof clip->state_path,
-                                             "%s/clip.state", request->save_dir);
-    if (n >= (int)sizeof clip->state_path)
-        return m2_fail(M2_ERR_ARG, "the name of the output is too long");
-    return M2_OK;
-}
-
-/* A file that is read must not be replaced by one that is written.  `output` is at `path`. */
-static m2_status check_is_no_input(const magi2_request *request, const char *output,
-                                   const char *path)
-{
-    const char *const inputs[] = { request->resume, request->noise };
-    static const char *const names[] = { "the file to go on from or to decode", "the noise" };
-    for (int i = 0; i < 2; i++)
-        if (path && inputs[i] && m2_is_same_file(path, inputs[i]))
-            return m2_fail(M2_ERR_ARG, "%s: %s would replace %s (%s); give the output another name",
-                           path, output, names[i], inputs[i]);
-    return M2_OK;
-}
-
-static m2_status probe_file(const char *path)
-{
-    m2_temp_file probe;
-    M2_TRY(m2_temp_create(&probe, path));
-    m2_temp_discard(&probe);
-    return M2_OK;
-}
-
-static m2_status probe_save_dir(m2_clip *clip)
-{
-    static const char *const names[] = { "video_latent.safetensors",
-                                         "audio_latent.safetensors",
-                                         "text.safetensors",
-                                         "negative_text.safetensors",
-                                         "frames.safetensors",
-                                         "wave.safetensors",
-                                         "manifest.json" };
-    M2_TRY(m2_save_open(clip->request->save_dir, &clip->save));
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[4096];
-        if (snprintf(path, sizeof path, "%s/%s", clip->request->save_dir, names[i]) >=
-            (int)sizeof path)
-            return m2_fail(M2_ERR_ARG, "the name of the directory to save to is too long");
-        M2_TRY(check_is_no_input(clip->request, "an array to save", path));
-        M2_TRY(probe_file(path));
-    }
-    return M2_OK;
-}
-
-/* The state file is replaced and, once the clip is whole, removed: only one of ours may be. */
-static m2_status check_state_is_ours(const m2_clip *clip)
-{
-    static const char mark[] = "magi2_state";
-    char head[65536];
-    FILE *file = fopen(clip->state_path, "rb");
-    if (!file) return M2_OK;
-    const size_t n = fread(head, 1, sizeof head, file);
-    fclose(file);
-    if (n == 0 || memmem(head, n, mark, sizeof mark - 1)) return M2_OK;
-    return m2_fail(M2_ERR_ARG,
-                   "%s: is no state file of magi2, and the run would replace it; move it away or "
-                   "give the output another name",
-                   clip->state_path);
-}
-
-/* A file that cannot be read or written is known before the first step, not after the last. */
-static m2_status check_outputs(m2_clip *clip)
-{
-    const magi2_request *request = clip->request;
-    if (request->noise) {
-        m2_checkpoint *noise = NULL;
-        M2_TRY(m2_checkpoint_open(request->noise, &noise));
-        m2_checkpoint_close(noise);
-    }
-    M2_TRY(check_is_no_input(request, "the clip", request->output));
-    M2_TRY(check_is_no_input(request, "the kept latent", request->save_latent));
-    /* It may be the file to go on from: that is what it is for. */
-    if (request->noise && m2_is_same_file(request->noise, clip->state_path))
-        return m2_fail(M2_ERR_ARG,
-                       "%s: the run's state file would replace the noise (%s); give the output "
-                       "another name",
-                       clip->state_path, request->noise);
-    if (request->output) M2_TRY(m2_clip_check_output(clip));
-    if (request->save_latent) {
-        if (m2_is_same_file(request->save_latent, clip->state_path) ||
-            (request->output && m2_is_same_file(request->save_latent, request->output)))
-            return m2_fail(M2_ERR_ARG,
-                           "%s: the latents cannot be kept under the name of the clip or "
-                           "of its state file; use another",
-                           request->save_latent);
-        M2_TRY(probe_file(request->save_latent));
-    }
-    if (request->save_dir) M2_TRY(probe_save_dir(clip));
-    M2_TRY(check_state_is_ours(clip));
-    return probe_file(clip->state_path);
-}
-
-static m2_status prepare_request(m2_clip *clip)
-{
-    const magi2_request *request = clip->request;
-    if ((request->output && !*request->output) || (request->save_dir && !*request->save_dir) ||
-        (request->save_latent && !*request->save_latent))
-        return m2_fail(M2_ERR_ARG, "an output has an empty name; give it one, or leave it out");
-    if (!request->output && !request->save_dir)
-        return m2_fail(M2_ERR_ARG,
-                       "nowhere to write; name an output file or a directory to save to");
-    if (request->checkpoint_every < 0 || request->checkpoint_every > 1000)
-        return m2_fail(M2_ERR_ARG, "a state file every %d steps: must be from 0 (none) to 1000",
-                       request->checkpoint_every);
-    if (request->resume) {
-        M2_TRY(m2_state_read(request->resume, &clip->resumed));
-        M2_TRY(m2_state_check_request(&clip->resumed, request));
-        clip->settings = clip->resumed.settings;
-        clip->prompt = clip->resumed.prompt;
-        clip->negative = clip->resumed.negative;
-        M2_TRY(m2_settings_check_model(&clip->settings, &clip->engine->config));
-        if (request->output_width || request->output_height)
-            M2_TRY(m2_settings_set_output(&clip->settings, request));
-    } else {
-        if (!request->prompt || !request->prompt[strspn(request->prompt, " \t\r\n\v\f")])
-            return m2_fail(M2_ERR_ARG, "the prompt is empty; say what to show");
+    if (!request->resume)
         M2_TRY(m2_settings_resolve(&clip->engine->config, request, &clip->settings));
-        clip->prompt = request->prompt;
-        clip->negative = request->negative;
-    }
+    else
+        M2_TRY(m2_settings_check_model(&clip->settings, &clip->engine->config));
+    if (request->resume && (request->output_width || request->output_height))
+        M2_TRY(m2_settings_set_output(&clip->settings, request));
     if (!clip->settings.use_negative) clip->negative = NULL;
-    return pick_state_path(clip);
+    return M2_OK;
 }
 
 static m2_status save_tensor(m2_clip *clip, const char *name, const m2_tensor *tensor)
@@ -319,45 +146,36 @@ static m2_status save_inputs(m2_clip *clip)
 }
 
 /* Latents are on the disk before anything can go wrong with decoding them. */
-static m2_status keep_latents(m2_clip *clip)
+static m2_status make_latents(m2_clip *clip)
 {
-    const int n_steps = clip->settings.n_steps;
-    if (clip->request->save_latent)
-        M2_TRY(m2_clip_write_state(clip, clip->request->save_latent, n_steps, NULL, NULL));
-    M2_TRY(m2_clip_write_state(clip, clip->state_path, n_steps, NULL, NULL));
-    clip->has_state_file = 1;
-    return M2_OK;
+    const double before = m2_clip_now();
+    M2_TRY(m2_clip_encode(clip));
+    const double encoded = m2_clip_now();
+    clip->result.encode_seconds = encoded - before;
+    M2_TRY(m2_clip_denoise(clip));
+    clip->result.preview_seconds = m2_clip_now() - encoded;
+    M2_TRY(m2_clip_save_latent(clip));
+    return m2_clip_keep_state(clip, clip->settings.n_steps, NULL, NULL);
 }
 
 static m2_status run_stages(m2_clip *clip)
 {
-    const m2_clip_state *resumed = &clip->resumed;
-    const int is_denoised = resumed->memory && resumed->n_done == clip->settings.n_steps;
-    M2_TRY(check_outputs(clip));
+    const int is_denoised = m2_clip_is_denoised(clip);
+    M2_TRY(m2_clip_check_outputs(clip));
     if (!is_denoised) M2_TRY(m2_clip_tokenize(clip));
     M2_TRY(m2_clip_take_memory(clip, !is_denoised));
-    double before = m2_clip_now();
     if (is_denoised) {
-        clip->engine->ops.upload(&clip->engine->ops, &clip->video, resumed->video.data);
-        clip->engine->ops.upload(&clip->engine->ops, &clip->audio, resumed->audio.data);
-        if (clip->request->save_latent)
-            M2_TRY(m2_clip_write_state(clip, clip->request->save_latent, clip->settings.n_steps,
-                                       NULL, NULL));
+        clip->engine->ops.upload(&clip->engine->ops, &clip->video, clip->resumed.video.data);
+        clip->engine->ops.upload(&clip->engine->ops, &clip->audio, clip->resumed.audio.data);
+        M2_TRY(m2_clip_save_latent(clip));
     } else {
-        M2_TRY(m2_clip_encode(clip));
-        clip->result.encode_seconds = m2_clip_now() - before;
-        before = m2_clip_now();
-        M2_TRY(m2_clip_denoise(clip));
-        clip->result.preview_seconds = m2_clip_now() - before;
-        M2_TRY(keep_latents(clip));
+        M2_TRY(make_latents(clip));
     }
     M2_TRY(save_inputs(clip));
     if (m2_clip_is_cancelled(clip)) return m2_clip_interrupted(clip);
     M2_TRY(m2_clip_decode(clip));
     /* The clip is whole: its state file has done its work. */
-    if (clip->has_state_file ||
-        (clip->request->resume && m2_is_same_file(clip->request->resume, clip->state_path)))
-        unlink(clip->state_path);
+    m2_clip_drop_state(clip);
     return M2_OK;
 }
 
@@ -367,8 +185,10 @@ void m2_clip_free(m2_clip *clip)
         free(clip->rendered[i]);
         free(clip->ids[i]);
     }
-    m2_device_arena_destroy(&clip->engine->ops, &clip->request_arena);
-    m2_device_arena_destroy(&clip->engine->ops, &clip->step_arena);
+    if (clip->engine) {
+        m2_device_arena_destroy(&clip->engine->ops, &clip->request_arena);
+        m2_device_arena_destroy(&clip->engine->ops, &clip->step_arena);
+    }
     m2_state_free(&clip->resumed);
     m2_save_close(clip->save);
 }
@@ -384,8 +204,9 @@ static m2_status run_clip(m2_engine *engine, const magi2_request *request, magi2
         clip->engine = engine;
         clip->request = request;
         clip->begin = m2_clip_now();
-        status = prepare_request(clip);
-        if (status == M2_OK) status = run_stages(clip);
+        status = m2_clip_look_at_files(clip);
+        if (status == M2_OK) status = resolve_settings(clip);
+        if (status == M2_OK) status = m2_clip_tell_state(clip, run_stages(clip));
         if (status == M2_OK) {
             clip->result.seed = clip->settings.seed;
             clip->result.n_steps = clip->settings.n_steps;
@@ -401,6 +222,17 @@ static m2_status run_clip(m2_engine *engine, const magi2_request *request, magi2
     }
     free(clip);
     m2_log_bind(log_before);
+    return status;
+}
+
+m2_status m2_clip_check_request(const magi2_request *request)
+{
+    m2_clip *clip = calloc(1, sizeof *clip);
+    if (!clip) return m2_fail(M2_ERR_MEMORY, "no memory for a clip");
+    clip->request = request;
+    const m2_status status = m2_clip_look_at_files(clip);
+    m2_clip_free(clip);
+    free(clip);
     return status;
 }
 
@@ -425,7 +257,7 @@ m2_status m2_clip_decode_file(m2_engine *engine, const char *path, const magi2_r
     from_file.progress_user = request->progress_user;
     from_file.cancel = request->cancel;
     m2_clip_state state;
-    M2_TRY(check_is_no_input(&from_file, "the clip", from_file.output));
+    M2_TRY(m2_clip_check_is_no_input(&from_file, "the clip", from_file.output));
     M2_TRY(m2_state_read(path, &state));
     const int n_left = state.settings.n_steps - state.n_done;
     m2_state_free(&state);

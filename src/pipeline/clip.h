@@ -27,11 +27,14 @@ typedef struct m2_clip {
     m2_tensor video;       /* [channels, T, h, w] f32                       */
     m2_tensor audio;       /* [A, channels] f32                             */
     m2_clip_state resumed; /* of --resume, else empty                       */
+    m2_file_id resumed_id; /* the file that it was read from                */
     m2_save *save;         /* NULL without save_dir                         */
     const m2_trace *trace; /* NULL: none; sees "step0.velocity.video" ...   */
     char state_path[4096]; /* OUTPUT.state, or clip.state in save_dir      */
-    int has_state_file;
-    double begin; /* seconds, monotonic                            */
+    m2_file_id state_id;   /* the file of this run that is there, if any   */
+    int has_state_file;    /* this run has written it                      */
+    int n_kept;            /* steps that are behind it                     */
+    double begin;          /* seconds, monotonic                            */
     magi2_progress progress;
     magi2_result result;
 } m2_clip;
@@ -44,8 +47,33 @@ double m2_clip_now(void);
 /* Tell the caller where the clip is. */
 void m2_clip_report(m2_clip *clip, magi2_stage stage, int step, int n_steps);
 int m2_clip_is_cancelled(const m2_clip *clip);
+
+/* ---- files (clip_files.c) ---- */
+
+/* All that can be known of a request without its model: prompt, names, the file to go on from, and
+ * that no state file of another run would be replaced.  Sets prompts, settings of a resumed run and
+ * the path of the state file. */
+m2_status m2_clip_look_at_files(m2_clip *clip);
+/* A file that is read must not be replaced by one that is written.  `output` is at `path`. */
+m2_status m2_clip_check_is_no_input(const magi2_request *request, const char *output,
+                                    const char *path);
+/* Is decoding all that is left? */
+int m2_clip_is_denoised(const m2_clip *clip);
+/* A file that cannot be read or written is known before the first step, not after the last. */
+m2_status m2_clip_check_outputs(m2_clip *clip);
+/* Write the state file: `n_done` steps are behind it; the histories may be NULL when that is all. */
+m2_status m2_clip_keep_state(m2_clip *clip, int n_done, const m2_tensor *video_history,
+                             const m2_tensor *audio_history);
+/* Write the latents of all steps where the request wants them, if it does. */
+m2_status m2_clip_save_latent(m2_clip *clip);
+/* Remove the state file, if it is still this run's. */
+void m2_clip_drop_state(const m2_clip *clip);
 /* M2_ERR_INTERRUPTED, with what to do next in the message. */
 m2_status m2_clip_interrupted(m2_clip *clip);
+/* Gives back `status`; where a state is kept of a run that failed, the message says so. */
+m2_status m2_clip_tell_state(const m2_clip *clip, m2_status status);
+
+/* ---- stages ---- */
 
 /* Prompts -> ids (clip->ids), before any memory is planned. */
 m2_status m2_clip_tokenize(m2_clip *clip);
@@ -75,10 +103,8 @@ m2_status m2_clip_check_output(m2_clip *clip);
 /* Latents -> frames and sound -> the file. */
 m2_status m2_clip_decode(m2_clip *clip);
 
-/* Write the state file: `n_done` steps are behind it; the histories may be NULL when that is all. */
-m2_status m2_clip_write_state(m2_clip *clip, const char *path, int n_done,
-                              const m2_tensor *video_history, const m2_tensor *audio_history);
-
+/* Whether a request can begin, as far as that is known before a model is loaded. */
+m2_status m2_clip_check_request(const magi2_request *request);
 /* The whole: request -> file. */
 m2_status m2_clip_generate(m2_engine *engine, const magi2_request *request, magi2_result *result);
 /* Latents of a file -> file. */

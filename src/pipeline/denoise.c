@@ -52,9 +52,7 @@ static m2_status save_state(m2_clip *clip, const m2_step_loop *loop, int n_done)
     m2_tensor video[M2_SAMPLER_N_HISTORY], audio[M2_SAMPLER_N_HISTORY];
     m2_sampler_history(&loop->video_sampler, n_done, video);
     m2_sampler_history(&loop->audio_sampler, n_done, audio);
-    M2_TRY(m2_clip_write_state(clip, clip->state_path, n_done, video, audio));
-    clip->has_state_file = 1;
-    return M2_OK;
+    return m2_clip_keep_state(clip, n_done, video, audio);
 }
 
 static void report(m2_clip *clip, int done, double seconds)

@@ -1,8 +1,10 @@
 #include "pipeline/state.h"
 
+#include "core/log.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_write.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -10,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define STATE_VERSION "1"
 
@@ -106,8 +110,9 @@ static const char *const history_names[2][M2_SAMPLER_N_HISTORY] = {
     { "audio.history0", "audio.history1", "audio.history2" },
 };
 
-m2_status m2_state_write(const char *path, const m2_clip_state *state)
+m2_status m2_state_write(const char *path, const m2_clip_state *state, m2_file_id *id_out)
 {
+    m2_file_id id;
     m2_named_tensor tensors[2 + 2 * M2_SAMPLER_N_HISTORY] = {
         { .name = "video.latent", .tensor = state->video },
         { .name = "audio.latent", .tensor = state->audio },
@@ -131,9 +136,53 @@ m2_status m2_state_write(const char *path, const m2_clip_state *state)
         { "prompt", state->prompt },      { "negative", state->negative },
     };
     const m2_status status =
-        m2_safetensors_write(path, tensors, n_tensors, metadata, state->negative ? 6 : 5);
+        m2_safetensors_write_id(path, tensors, n_tensors, metadata, state->negative ? 6 : 5, &id);
     free(settings);
+    if (status == M2_OK && id_out) *id_out = id;
     return status;
+}
+
+/* "magi2_state" is the second key of the header, before any text of the user's. */
+static int has_mark(const char *path)
+{
+    static const char mark[] = "magi2_state";
+    char head[4096];
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t n =
+        fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? read(fd, head, sizeof head) : 0;
+    close(fd);
+    return n > 0 && memmem(head, (size_t)n, mark, sizeof mark - 1) != NULL;
+}
+
+static void read_progress(const char *path, int *n_done_out, int *n_steps_out)
+{
+    m2_checkpoint *checkpoint = NULL;
+    m2_settings settings;
+    if (m2_checkpoint_open(path, &checkpoint) != M2_OK) return;
+    const char *n_done = m2_checkpoint_metadata(checkpoint, "steps_done");
+    const char *text = m2_checkpoint_metadata(checkpoint, "settings");
+    if (n_done && text && settings_load(path, text, &settings) == M2_OK) {
+        *n_done_out = atoi(n_done);
+        *n_steps_out = settings.n_steps;
+    }
+    m2_checkpoint_close(checkpoint);
+}
+
+m2_state_kind m2_state_look(const char *path, int *n_done_out, int *n_steps_out)
+{
+    struct stat info;
+    *n_done_out = *n_steps_out = 0;
+    if (stat(path, &info) != 0) return M2_STATE_NONE;
+    if (!S_ISREG(info.st_mode)) return M2_STATE_OTHER;
+    if (info.st_size == 0) return M2_STATE_NONE;
+    if (!has_mark(path)) return M2_STATE_OTHER;
+    /* How far it is need not be known: what is damaged is no fault of this run. */
+    const m2_log *log = m2_log_bind(NULL);
+    read_progress(path, n_done_out, n_steps_out);
+    m2_log_bind(log);
+    return M2_STATE_KEPT;
 }
 
 static m2_status read_tensor(const m2_checkpoint *checkpoint, const char *name, int n_dims,

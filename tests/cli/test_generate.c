@@ -99,6 +99,17 @@ static void seeds_are_reported(void **state)
     assert_string_not_equal(strstr(result.out, "seed "), strstr(other.out, "seed "));
     run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed 0 -o a.mp4");
     assert_non_null(strstr(result.out, "seed 0,"));
+    /* A seed that was drawn is said even where nothing else is: the clip could not be made again. */
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed -1 -o a.mp4 -q");
+    char *end = NULL;
+    assert_int_equal(strncmp(result.out, "seed ", 5), 0);
+    assert_true(strtoll(result.out + 5, &end, 10) >= 0);
+    assert_string_equal(end, "\n");
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed 7 -o a.mp4 -q");
+    assert_string_equal(result.out, "");
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 --seed -1 -o a.mp4 -q --json");
+    assert_non_null(strstr(result.out, "\"seed\":"));
+    assert_null(strstr(result.out, "\nseed "));
     run_ok(&result, dir, "generate " PROMPT " --steps 1 -o a.mp4 --json");
     assert_non_null(strstr(result.out, "\"seed\":42"));
     /* Among the tags too, once. */
@@ -258,6 +269,9 @@ static void outputs_that_cannot_be_written_are_found_before_the_first_step(void 
         const char *prepare, *arguments, *part;
     } cases[] = {
         { "mkdir s.mp4.state", "-o s.mp4", "s.mp4.state" },
+        { "mkfifo s.mp4.state", "-o s.mp4", "s.mp4.state: is no state file of magi2" },
+        { "mkdir sd; mkfifo sd/clip.state", "--save sd", "sd/clip.state: is no state file" },
+        { "mkdir sd; mkfifo sd/manifest.json", "--save sd", "sd/manifest.json: is no regular" },
         { "mkdir -p sd/wave.safetensors", "--save sd", "sd/wave.safetensors" },
         { "true", "--save /proc/self", "/proc/self" },
         { "true", "-o a.mp4 --save-latent a.mp4", "use another" },
@@ -310,6 +324,133 @@ static void states_go_when_they_have_done_their_work(void **state)
     assert_true(cli_exists(dir, "d.mp4.state"));
     run_ok(&result, dir, "generate --resume d.mp4.state -o d.mp4");
     assert_false(cli_exists(dir, "d.mp4.state"));
+    m2_test_remove_tree(dir);
+}
+
+/* A command from the shell's history must not cost the steps of an interrupted run: it is refused
+ * before a model is looked for, whatever it asks for, and the file is as it was. */
+static void a_kept_state_is_replaced_by_no_other_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *file;
+    } cases[] = {
+        { PROMPT " --steps 1 -o a.mp4", "a.mp4.state" },
+        { "-p another -o ./a.mp4", "a.mp4.state" },
+        { "-p another --save s", "s/clip.state" },
+        { "-p another -o a.mp4 --save s", "a.mp4.state" },
+        { "--resume kept -o a.mp4", "a.mp4.state" },
+    };
+    char *dir = m2_test_make_dir(), command[600], part[200];
+    snprintf(command, sizeof command,
+             "cd '%s' && (env --default-signal=INT '%s' generate " PROMPT
+             " --steps 6 -o b.mp4 2>log & pid=$!; "
+             "" WAIT_FOR("preview 1/6") " kill -INT $pid; wait $pid; test $? = 3) && "
+                                        "mv b.mp4.state kept && cp kept a.mp4.state && mkdir s && "
+                                        "cp kept s/clip.state",
+             dir, M2_MAGI2_PATH);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char arguments[300];
+        snprintf(arguments, sizeof arguments, "generate -m /nonexistent %s", cases[i].arguments);
+        snprintf(part, sizeof part, "%s: is the state of an interrupted run, ", cases[i].file);
+        cli_run(&result, dir, arguments);
+        if (result.code != 2 || !strstr(result.err, part) ||
+            !strstr(result.err, " of 6 steps done: go on with --resume "))
+            fail_msg("%s: exit %d: %s", cases[i].arguments, result.code, result.err);
+        assert_same_file(dir, cases[i].file, "kept");
+    }
+    /* One that is cut short can be gone on from no more, and is still not ours to remove. */
+    snprintf(command, sizeof command, "cd '%s' && head -c 300 kept >c.mp4.state", dir);
+    assert_int_equal(system(command), 0);
+    cli_run(&result, dir, "generate " PROMPT " --steps 1 -o c.mp4");
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "c.mp4.state: is the state of an interrupted run: go on"));
+    /* What writes no state stands in nobody's way; nor does an empty file. */
+    run_ok(&result, dir, "generate --resume kept -o d.mp4 --save-latent whole");
+    run_ok(&result, dir, "decode whole -o a.mp4");
+    assert_same_file(dir, "a.mp4.state", "kept");
+    snprintf(command, sizeof command, "cd '%s' && : >e.mp4.state", dir);
+    assert_int_equal(system(command), 0);
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 -o e.mp4");
+    assert_null(strstr(result.err, "another run"));
+    assert_false(cli_exists(dir, "e.mp4.state"));
+    m2_test_remove_tree(dir);
+}
+
+/* Two runs to one output: what the other has put in the place of this one's state is not removed at
+ * the end, and an interrupted run does not promise what is not there. */
+static void a_run_removes_and_promises_its_own_state_alone(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir(), command[2048], *log;
+    size_t n;
+    run_ok(&result, dir, "generate -p other --steps 1 -o o.mp4 --save-latent other");
+    static const char *const ends[] = { "", "kill -INT $pid;" };
+    for (int i = 0; i < 2; i++) {
+        /* Stopped while it is exchanged, so that it cannot be over too early. */
+        snprintf(
+            command, sizeof command,
+            "cd '%s' && rm -f log a.mp4.state && (env --default-signal=INT '%s' generate " PROMPT
+            " --steps 1 -o a.mp4 2>log & pid=$!; "
+            "" WAIT_FOR("decode  0/") " kill -STOP $pid; cp other new; "
+                                      "mv new a.mp4.state; %s kill -CONT $pid; wait $pid)",
+            dir, M2_MAGI2_PATH, ends[i]);
+        const int status = system(command);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), i == 0 ? 0 : 3);
+        assert_same_file(dir, "a.mp4.state", "other");
+    }
+    log = read_whole(dir, "log", &n);
+    if (!strstr(log, "its state is lost: another run has replaced or removed a.mp4.state"))
+        fail_msg("%s", log);
+    free(log);
+    /* The same between steps: replaced, as a run has but one name for it, and not without a word. */
+    snprintf(command, sizeof command,
+             "cd '%s' && rm -f log a.mp4.state && (env --default-signal=INT '%s' generate " PROMPT
+             " --steps 12 --checkpoint-every 6 -o a.mp4 2>log & pid=$!; "
+             "" WAIT_FOR("preview 2/12") " kill -STOP $pid; cp other new; "
+                                         "mv new a.mp4.state; kill -CONT $pid; wait $pid)",
+             dir, M2_MAGI2_PATH);
+    assert_int_equal(system(command), 0);
+    log = read_whole(dir, "log", &n);
+    if (!strstr(log, "a.mp4.state: another run has written it meanwhile")) fail_msg("%s", log);
+    free(log);
+    assert_false(cli_exists(dir, "a.mp4.state"));
+    m2_test_remove_tree(dir);
+}
+
+/* The latents of hours are there when the disk is full at last: the message must say so, and the
+ * command that it gives must give the clip. */
+static void a_clip_that_cannot_be_written_leaves_its_state_and_says_how_to_go_on(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir(), command[2048];
+    size_t n;
+    run_ok(&result, dir, "generate " PROMPT " --steps 1 -o whole.mp4 --save-latent kept");
+    char *bytes = read_whole(dir, "whole.mp4", &n);
+    free(bytes);
+    /* Room for the state file, in blocks of 512 bytes, and not for the clip. */
+    snprintf(command, sizeof command,
+             "cd '%s' && ulimit -f %zu && '%s' generate " PROMPT " --steps 1 -q -o a.mp4 2>log",
+             dir, n / 512 - 2, M2_MAGI2_PATH);
+    const int status = system(command);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_false(cli_exists(dir, "a.mp4"));
+    char *log = read_whole(dir, "log", &n);
+    if (!strstr(log, "a.mp4: cannot ") || !strstr(log, "File too large; its state is kept, 1 of 1"))
+        fail_msg("%s", log);
+    const char *advice = strstr(log, "`magi2 ");
+    assert_non_null(advice);
+    char *end = strchr(advice + 1, '`');
+    assert_non_null(end);
+    *end = '\0';
+    assert_string_equal(advice, "`magi2 decode a.mp4.state -o a.mp4");
+    assert_same_file(dir, "a.mp4.state", "kept");
+    run_ok(&result, dir, advice + strlen("`magi2 "));
+    assert_same_file(dir, "a.mp4", "whole.mp4");
+    assert_false(cli_exists(dir, "a.mp4.state"));
+    free(log);
     m2_test_remove_tree(dir);
 }
 
@@ -385,6 +526,9 @@ int main(void)
         cmocka_unit_test(a_second_signal_ends_at_once_without_litter),
         cmocka_unit_test(outputs_that_cannot_be_written_are_found_before_the_first_step),
         cmocka_unit_test(states_go_when_they_have_done_their_work),
+        cmocka_unit_test(a_kept_state_is_replaced_by_no_other_run),
+        cmocka_unit_test(a_run_removes_and_promises_its_own_state_alone),
+        cmocka_unit_test(a_clip_that_cannot_be_written_leaves_its_state_and_says_how_to_go_on),
         cmocka_unit_test(limits_and_ignored_signals_are_respected),
         cmocka_unit_test(too_little_memory_is_said_before_the_first_step),
     };

@@ -26,6 +26,33 @@ static int count_files(const char *dir)
     return n;
 }
 
+/* Catches an id that is not of the file renamed into place, and one that a later file of the name, or
+ * of the same number, is taken for. */
+static void a_committed_file_is_known_until_another_takes_its_name(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char target[300];
+    snprintf(target, sizeof target, "%s/out.txt", dir);
+    m2_file_id id = { 0 };
+    assert_false(m2_file_is(target, &id));
+    m2_temp_file file;
+    for (int i = 0; i < 3; i++) { /* a file system gives a number again as soon as it is free */
+        check_ok(m2_temp_create(&file, target));
+        write_text(file.path, i == 1 ? "one" : "two");
+        check_ok(m2_temp_commit(&file));
+        assert_true(m2_file_is(target, &file.id));
+        assert_false(m2_file_is(target, &id));
+        id = file.id;
+        usleep(20000);
+    }
+    assert_int_equal(unlink(target), 0);
+    assert_false(m2_file_is(target, &id));
+    assert_false(m2_file_id_of(target, &id));
+    assert_false(m2_file_is(target, &id));
+    m2_test_remove_tree(dir);
+}
+
 /* Catches a target that is touched before the new file is whole. */
 static void the_target_changes_only_at_commit(void **state)
 {
@@ -141,6 +168,7 @@ static void one_file_is_known_by_any_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_committed_file_is_known_until_another_takes_its_name),
         cmocka_unit_test(the_target_changes_only_at_commit),
         cmocka_unit_test(a_discarded_file_leaves_nothing),
         cmocka_unit_test(files_under_way_can_all_be_removed),

@@ -126,7 +126,7 @@ static void a_state_comes_back_as_it_was_written(void **state)
     for (int n_done = 3; n_done <= 100; n_done += 97) {
         const m2_clip_state wrote = make_state(n_done);
         m2_clip_state read;
-        check_ok(m2_state_write(path, &wrote));
+        check_ok(m2_state_write(path, &wrote, NULL));
         check_ok(m2_state_read(path, &read));
         assert_memory_equal(&read.settings, &wrote.settings, sizeof read.settings);
         assert_string_equal(read.prompt, wrote.prompt);
@@ -155,11 +155,11 @@ static void files_that_are_no_state_are_refused(void **state)
     snprintf(path, sizeof path, "%s/a.state", dir);
     m2_clip_state bad = make_state(3);
     bad.settings.latent_width = 4;
-    check_ok(m2_state_write(path, &bad));
+    check_ok(m2_state_write(path, &bad, NULL));
     check_fails(m2_state_read(path, &read), M2_ERR_FORMAT, "a.state");
     bad.settings.latent_width = 3;
     bad.settings.n_steps = 2000;
-    check_ok(m2_state_write(path, &bad));
+    check_ok(m2_state_write(path, &bad, NULL));
     check_fails(m2_state_read(path, &read), M2_ERR_FORMAT, "out of range");
     free(bad.memory);
     m2_test_remove_tree(dir);
