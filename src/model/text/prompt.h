@@ -18,7 +18,8 @@
 #include <stdint.h>
 
 /* JSON -> compact Markdown; any other text is copied.  *text_out is malloc'd for the caller to free,
- * NUL-terminated; it may be empty (JSON that says nothing) or hold lone surrogates where JSON
+ * NUL-terminated; a text that begins as JSON and is not taken as such, or not whole, is warned of.  It
+ * may be empty (JSON that says nothing) or hold lone surrogates where JSON
  * escapes some, which the tokenizer refuses.
  * Errors  M2_ERR_ARG (not UTF-8: names the byte; JSON objects nested deeper than 200), M2_ERR_MEMORY */
 m2_status m2_prompt_normalise(const char *text, size_t bytes, char **text_out, size_t *bytes_out);

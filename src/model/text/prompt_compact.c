@@ -1,5 +1,6 @@
 #include "model/text/prompt.h"
 
+#include "core/log.h"
 #include "model/text/prompt_internal.h"
 #include "model/text/pyjson.h"
 #include "model/text/utf8.h"
@@ -11,7 +12,11 @@
 typedef struct compact {
     m2_buffer text, line, word;
     int n_lines;
-    int is_type_error; /* Python would raise TypeError here, and the prompt stays as it is */
+    int is_type_error;     /* Python would raise TypeError here, and the prompt stays as it is */
+    int n_wrong;           /* parts that are left out because they are of another kind      */
+    const char *wrong_key; /* the first of them                                             */
+    const char *wrong_of;  /* "", or "an item of " where it stands in the list of that name */
+    m2_py_kind wanted;     /* the kind that it should be of                                 */
 } compact;
 
 /* Parts joined by a separator, empty ones left out. */
@@ -87,6 +92,25 @@ static void join(parts *p, const char *label, const m2_py_value *value)
     }
 }
 
+/* What is of another kind is left out, as the reference does; people should know. */
+static void note_kind(compact *c, const char *of, const char *key, const m2_py_value *value,
+                      m2_py_kind wanted)
+{
+    if (!value || value->kind == wanted || value->kind == M2_PY_NONE || c->n_wrong++) return;
+    c->wrong_of = of;
+    c->wrong_key = key;
+    c->wanted = wanted;
+}
+
+/* A dict's member that should be a list or a dict itself. */
+static const m2_py_value *part(compact *c, const m2_py_value *dict, const char *key,
+                               m2_py_kind wanted)
+{
+    const m2_py_value *value = m2_py_get(dict, key);
+    note_kind(c, "", key, value, wanted);
+    return value;
+}
+
 static int is_list(const m2_py_value *value)
 {
     return value && value->kind == M2_PY_LIST;
@@ -119,7 +143,7 @@ static void write_head(compact *c, const m2_py_value *global)
 
 static void write_aesthetics(compact *c, const m2_py_value *global)
 {
-    const m2_py_value *aesthetics = m2_py_get(global, "aesthetics");
+    const m2_py_value *aesthetics = part(c, global, "aesthetics", M2_PY_DICT);
     put(c, "aesthetics: ");
     parts p = { c, "; ", 0 };
     join(&p, "style=", m2_py_get(aesthetics, "style"));
@@ -131,8 +155,8 @@ static void write_aesthetics(compact *c, const m2_py_value *global)
 
 static void write_audio(compact *c, const m2_py_value *global)
 {
-    const m2_py_value *audio = m2_py_get(global, "audio_baseline");
-    const m2_py_value *dialogue = m2_py_get(audio, "dialogue");
+    const m2_py_value *audio = part(c, global, "audio_baseline", M2_PY_DICT);
+    const m2_py_value *dialogue = part(c, audio, "dialogue", M2_PY_DICT);
     const m2_py_value *speakers = m2_py_get(dialogue, "speaker_tags");
     put(c, "audio: ");
     parts p = { c, "; ", 0 };
@@ -157,7 +181,7 @@ static void write_subject(compact *c, const m2_py_value *subject)
                                               "appearance_details" };
     static const char *const labels[] = { " :: gender=", " :: age_group=", " :: ethnicity=",
                                           " :: clothing=", " :: appearance_details=" };
-    const m2_py_value *visual = m2_py_get(subject, "visual_attributes");
+    const m2_py_value *visual = part(c, subject, "visual_attributes", M2_PY_DICT);
     put(c, " - ");
     parts names = { c, " | ", 0 };
     join(&names, "", m2_py_get(subject, "subject_id"));
@@ -185,14 +209,23 @@ static void write_object(compact *c, const m2_py_value *object)
     end_line(c);
 }
 
-static void write_list(compact *c, const char *title, const m2_py_value *list,
+/* Items that are no dicts are left out. */
+static void write_item(compact *c, const char *key, const m2_py_value *item,
                        void (*write)(compact *, const m2_py_value *))
 {
+    note_kind(c, "an item of ", key, item, M2_PY_DICT);
+    if (item->kind == M2_PY_DICT) write(c, item);
+}
+
+static void write_list(compact *c, const char *title, const m2_py_value *dict, const char *key,
+                       void (*write)(compact *, const m2_py_value *))
+{
+    const m2_py_value *list = part(c, dict, key, M2_PY_LIST);
     if (!is_full_list(list)) return;
     put(c, title);
     end_line(c);
     for (const m2_py_value *item = list->first; item; item = item->next)
-        if (item->kind == M2_PY_DICT) write(c, item);
+        write_item(c, key, item, write);
 }
 
 /* ---- timeline ---- */
@@ -255,6 +288,34 @@ static void write_change(compact *c, const char *head, const m2_py_value *id,
     end_line(c);
 }
 
+static void write_action(compact *c, const m2_py_value *item)
+{
+    static const char *const keys[] = { "primary_action", "interaction", "facial_expression" };
+    write_change(c, "   - action ", m2_py_get(item, "subject_id"),
+                 part(c, item, "action", M2_PY_DICT), keys, 3);
+}
+
+static void write_object_state(compact *c, const m2_py_value *item)
+{
+    static const char *const keys[] = { "state_change", "motion_detail" };
+    write_change(c, "   - objects ", m2_py_get(item, "object_id"),
+                 part(c, item, "dynamic_state", M2_PY_DICT), keys, 2);
+}
+
+/* A list of dicts of a segment, by Python's `for`. */
+static void write_changes(compact *c, const m2_py_value *dict, const char *key,
+                          void (*write)(compact *, const m2_py_value *))
+{
+    const int was_type_error = c->is_type_error;
+    const m2_py_value *item = walk(c, part(c, dict, key, M2_PY_LIST));
+    if (c->is_type_error && !was_type_error) {
+        c->wrong_of = "";
+        c->wrong_key = key;
+        c->wanted = M2_PY_LIST;
+    }
+    for (; item; item = item->next) write_item(c, key, item, write);
+}
+
 static void right_strip(m2_buffer *line)
 {
     size_t end = 0;
@@ -265,10 +326,7 @@ static void right_strip(m2_buffer *line)
 
 static void write_segment(compact *c, const m2_py_value *segment)
 {
-    static const char *const action_keys[] = { "primary_action", "interaction",
-                                               "facial_expression" };
-    static const char *const state_keys[] = { "state_change", "motion_detail" };
-    const m2_py_value *basic = m2_py_get(segment, "segment_basic_info");
+    const m2_py_value *basic = part(c, segment, "segment_basic_info", M2_PY_DICT);
     put(c, " -");
     parts p = { c, "", 0 };
     join(&p, " ", m2_py_get(basic, "timestamp_range"));
@@ -277,18 +335,9 @@ static void write_segment(compact *c, const m2_py_value *segment)
     right_strip(&c->line);
     end_line(c);
 
-    const m2_py_value *audio = m2_py_get(segment, "audio");
-    const m2_py_value *item = walk(c, m2_py_get(audio, "dialogue_lines"));
-    for (; item; item = item->next)
-        if (item->kind == M2_PY_DICT) write_dialogue(c, item);
-    for (item = walk(c, m2_py_get(segment, "alive_subjects")); item; item = item->next)
-        if (item->kind == M2_PY_DICT)
-            write_change(c, "   - action ", m2_py_get(item, "subject_id"),
-                         m2_py_get(item, "action"), action_keys, 3);
-    for (item = walk(c, m2_py_get(segment, "objects")); item; item = item->next)
-        if (item->kind == M2_PY_DICT)
-            write_change(c, "   - objects ", m2_py_get(item, "object_id"),
-                         m2_py_get(item, "dynamic_state"), state_keys, 2);
+    write_changes(c, part(c, segment, "audio", M2_PY_DICT), "dialogue_lines", write_dialogue);
+    write_changes(c, segment, "alive_subjects", write_action);
+    write_changes(c, segment, "objects", write_object_state);
 }
 
 /* ---- the whole ---- */
@@ -310,15 +359,15 @@ static void clean(m2_py_value *value)
 
 static void write_prompt(compact *c, const m2_py_value *root)
 {
-    const m2_py_value *global = m2_py_get(root, "global_layer");
-    const m2_py_value *dynamic = m2_py_get(root, "dynamic_layer");
-    const m2_py_value *reference = m2_py_get(root, "reference_layer");
+    const m2_py_value *global = part(c, root, "global_layer", M2_PY_DICT);
+    const m2_py_value *dynamic = part(c, root, "dynamic_layer", M2_PY_DICT);
+    const m2_py_value *reference = part(c, root, "reference_layer", M2_PY_LIST);
     write_head(c, global);
     write_aesthetics(c, global);
     write_audio(c, global);
-    write_list(c, "subjects:", m2_py_get(global, "alive_subjects_static"), write_subject);
-    write_list(c, "objects:", m2_py_get(global, "objects_static"), write_object);
-    write_list(c, "timeline:", m2_py_get(dynamic, "timeline_segments"), write_segment);
+    write_list(c, "subjects:", global, "alive_subjects_static", write_subject);
+    write_list(c, "objects:", global, "objects_static", write_object);
+    write_list(c, "timeline:", dynamic, "timeline_segments", write_segment);
     if (!is_list(reference)) return;
     for (const m2_py_value *item = reference->first; item; item = item->next) {
         m2_py_append_str(&c->line, item); /* as it is, white space too */
@@ -336,13 +385,16 @@ m2_status m2_prompt_check(const char *text, size_t bytes)
                    bad, (unsigned char)text[bad], n_chars);
 }
 
-m2_status m2_prompt_parse_object(const char *text, size_t bytes, m2_py_document **document_out)
+m2_status m2_prompt_parse_object(const char *text, size_t bytes, m2_py_document **document_out,
+                                 m2_py_fault *fault_out)
 {
     /* Whatever does not begin as an object stays as it is, be it JSON or not. */
     size_t at = 0;
     while (at < bytes && strchr(" \t\n\r", text[at]) && text[at]) at++;
     *document_out = NULL;
-    return at < bytes && text[at] == '{' ? m2_py_parse(text, bytes, document_out) : M2_OK;
+    if (fault_out) *fault_out = (m2_py_fault){ 0 };
+    if (at == bytes || text[at] != '{') return M2_OK;
+    return m2_py_parse(text, bytes, document_out, fault_out);
 }
 
 m2_status m2_prompt_give(m2_buffer *buffer, char **text_out, size_t *bytes_out)
@@ -357,11 +409,41 @@ m2_status m2_prompt_give(m2_buffer *buffer, char **text_out, size_t *bytes_out)
     return M2_OK;
 }
 
+/* The reference takes these without a word, but a typing error must not go unseen. */
+static void warn_of_plain_text(const char *text, const m2_py_fault *fault)
+{
+    int line = 1, column = 1;
+    for (size_t at = 0; at < fault->at;) {
+        column++;
+        if (m2_utf8_next(text, &at) == '\n') line++, column = 1;
+    }
+    m2_warn("prompt",
+            "it begins with { and is no JSON: %s at line %d, column %d; it is taken as plain text",
+            fault->what, line, column);
+}
+
+static void warn_of_wrong_kinds(const compact *c)
+{
+    const char *wanted = c->wanted == M2_PY_LIST ? "a list" : "an object";
+    if (c->is_type_error && !c->n_wrong)
+        m2_warn("prompt", "it is JSON without a \"global_layer\"; it is taken as plain text");
+    else if (c->is_type_error)
+        m2_warn("prompt", "in its JSON \"%s\" is not %s; it is taken as plain text", c->wrong_key,
+                wanted);
+    else if (c->n_wrong == 1)
+        m2_warn("prompt", "in its JSON %s\"%s\" is not %s; that is left out", c->wrong_of,
+                c->wrong_key, wanted);
+    else if (c->n_wrong)
+        m2_warn("prompt", "in its JSON %s\"%s\" is not %s; that is left out, and %d more like it",
+                c->wrong_of, c->wrong_key, wanted, c->n_wrong - 1);
+}
+
 m2_status m2_prompt_normalise(const char *text, size_t bytes, char **text_out, size_t *bytes_out)
 {
     m2_py_document *document;
+    m2_py_fault fault;
     M2_TRY(m2_prompt_check(text, bytes));
-    M2_TRY(m2_prompt_parse_object(text, bytes, &document));
+    M2_TRY(m2_prompt_parse_object(text, bytes, &document, &fault));
     compact c = { .is_type_error = 1 };
     if (document) {
         clean(m2_py_root(document));
@@ -369,6 +451,9 @@ m2_status m2_prompt_normalise(const char *text, size_t bytes, char **text_out, s
             c.is_type_error = 0;
             write_prompt(&c, m2_py_root(document));
         }
+        warn_of_wrong_kinds(&c);
+    } else if (fault.what) {
+        warn_of_plain_text(text, &fault);
     }
     if (c.is_type_error) {
         m2_buffer_clear(&c.text);

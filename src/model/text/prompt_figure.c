@@ -37,7 +37,7 @@ m2_status m2_prompt_add_figure(const char *text, size_t bytes, char **text_out, 
 {
     m2_py_document *document;
     M2_TRY(m2_prompt_check(text, bytes));
-    M2_TRY(m2_prompt_parse_object(text, bytes, &document));
+    M2_TRY(m2_prompt_parse_object(text, bytes, &document, NULL));
     m2_buffer out = { 0 };
     if (document) {
         const m2_status status = set_reference(document);

@@ -221,7 +221,8 @@ static int read_value(parser *p, m2_py_value *value, int depth)
     }
 }
 
-m2_status m2_py_parse(const char *text, size_t bytes, m2_py_document **document_out)
+m2_status m2_py_parse(const char *text, size_t bytes, m2_py_document **document_out,
+                      m2_py_fault *fault_out)
 {
     parser p = { .document = calloc(1, sizeof *p.document),
                  .c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0) };
@@ -243,8 +244,10 @@ m2_status m2_py_parse(const char *text, size_t bytes, m2_py_document **document_
         m2_py_destroy(p.document);
         p.document = NULL;
     }
-    if (status == M2_OK) *document_out = p.document;
-    return status;
+    if (status != M2_OK) return status;
+    *document_out = p.document;
+    if (fault_out) *fault_out = (m2_py_fault){ .what = p.pull.error, .at = p.pull.at };
+    return M2_OK;
 }
 
 void m2_py_destroy(m2_py_document *document)

@@ -42,10 +42,18 @@ struct m2_py_value {
 
 typedef struct m2_py_document m2_py_document;
 
-/* *document_out is NULL, with M2_OK, where the text is not JSON.  text[0, bytes) is checked UTF-8
+/* Where text stops being JSON. */
+typedef struct m2_py_fault {
+    const char *what; /* "a comma is missing" ...; a static string, NULL: it is JSON */
+    size_t at;        /* the byte                                                   */
+} m2_py_fault;
+
+/* *document_out is NULL, with M2_OK, where the text is not JSON; fault_out (which may be NULL) says
+ * why.  text[0, bytes) is checked UTF-8
  * (surrogates may be in it) and must stay while the document lives.
  * Errors  M2_ERR_ARG (nested deeper than 200), M2_ERR_MEMORY */
-m2_status m2_py_parse(const char *text, size_t bytes, m2_py_document **document_out);
+m2_status m2_py_parse(const char *text, size_t bytes, m2_py_document **document_out,
+                      m2_py_fault *fault_out);
 void m2_py_destroy(m2_py_document *document);
 m2_py_value *m2_py_root(m2_py_document *document);
 /* A value that lives as long as the document, all zero (None); NULL without memory. */

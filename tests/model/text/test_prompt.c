@@ -1,11 +1,13 @@
 #include "support/check.h"
 #include "support/files.h"
 
+#include "core/log.h"
 #include "model/text/prompt.h"
 #include "model/text/pyjson.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,6 +100,63 @@ static void compact_text_follows_the_rules(void **state)
         check_rewrite(m2_prompt_normalise, cases[k][0], cases[k][1]);
 }
 
+typedef struct warnings {
+    int n;
+    char text[300];
+} warnings;
+
+static void keep_warning(void *user, m2_log_level level, const char *component, const char *text)
+{
+    warnings *kept = user;
+    assert_int_equal(level, M2_LOG_WARNING);
+    assert_string_equal(component, "prompt");
+    kept->n++;
+    snprintf(kept->text, sizeof kept->text, "%s", text);
+}
+
+/* A comma too many makes a caption plain text, and a part of another kind is left out: one line says so
+ * and where, as nothing else would.  What is plain text from the start is no reason for a word. */
+static void captions_that_are_not_taken_whole_are_warned_of(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        { "a ball {\"x\"}", NULL },
+        { "[1, 2", NULL },
+        { "{\"global_layer\": {\"context\": \"x\", \"aesthetics\": null}}", NULL },
+        { "{\"global_layer\": {\"context\": \"x\",}}",
+          "a string is missing at line 1, column 34; it is taken as plain text" },
+        { "\n {\"a\":\n\"\xc3\xa9\" \"b\"}", "a comma is missing at line 3, column 5;" },
+        { "{a cat}", "a string is missing at line 1, column 2;" },
+        { "{\"a\": 1} x", "text behind the value at line 1, column 10;" },
+        { "{\"a\": 1}", "without a \"global_layer\"; it is taken as plain text" },
+        { "{\"global_layer\": {\"aesthetics\": \"oops\"}}",
+          "JSON \"aesthetics\" is not an object; that is left out" },
+        { "{\"global_layer\": {\"objects_static\": [{\"position\": \"p\"}, 3]}}",
+          "JSON an item of \"objects_static\" is not an object; that is left out" },
+        { "{\"global_layer\": [1], \"dynamic_layer\": {\"timeline_segments\": {\"a\": 1}}}",
+          "JSON \"global_layer\" is not an object; that is left out, and 1 more like it" },
+        { "{\"global_layer\": {\"audio_baseline\": []}, \"reference_layer\": 1}",
+          "without a \"global_layer\"" },
+        { "{\"global_layer\": 1, \"dynamic_layer\": {\"timeline_segments\": [{\"objects\": 7}]}}",
+          "JSON \"objects\" is not a list; it is taken as plain text" },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        warnings kept = { 0, "" };
+        const m2_log log = { .write = keep_warning, .user = &kept, .level = M2_LOG_WARNING };
+        const m2_log *before = m2_log_bind(&log);
+        char *got = NULL;
+        size_t bytes;
+        const m2_status status =
+            m2_prompt_normalise(cases[k][0], strlen(cases[k][0]), &got, &bytes);
+        m2_log_bind(before);
+        check_ok(status);
+        free(got);
+        assert_int_equal(kept.n, cases[k][1] != NULL);
+        if (cases[k][1] && !strstr(kept.text, cases[k][1]))
+            fail_msg("%s: %s", cases[k][0], kept.text);
+    }
+}
+
 static void a_picture_adds_its_sentence(void **state)
 {
     (void)state;
@@ -181,7 +240,7 @@ static void the_last_of_equal_keys_counts(void **state)
     (void)state;
     static const char text[] = "{\"b\": 1, \"a\": 2, \"b\": [3], \"c\": {}, \"a\": null, \"b\": 4}";
     m2_py_document *document = NULL;
-    check_ok(m2_py_parse(text, strlen(text), &document));
+    check_ok(m2_py_parse(text, strlen(text), &document, NULL));
     assert_non_null(document);
     m2_buffer out = { 0 };
     m2_py_append_str(&out, m2_py_root(document));
@@ -214,6 +273,7 @@ int main(void)
         cmocka_unit_test(recorded_prompts_give_their_text),
         cmocka_unit_test(other_text_stays_as_it_is),
         cmocka_unit_test(compact_text_follows_the_rules),
+        cmocka_unit_test(captions_that_are_not_taken_whole_are_warned_of),
         cmocka_unit_test(a_picture_adds_its_sentence),
         cmocka_unit_test(deep_prompts_are_refused),
         cmocka_unit_test(floats_print_with_the_fewest_digits),
