@@ -127,9 +127,14 @@ m2_status m2_device_fetch(const m2_ops *ops, const m2_tensor *tensor, m2_tensor 
     void *copy = malloc(bytes ? bytes : 1);
     if (!copy) return m2_fail(M2_ERR_MEMORY, "no memory for %zu bytes from the device", bytes);
     ops->download(ops, copy, tensor);
+    const m2_status status = m2_device_wait(ops);
+    if (status != M2_OK) {
+        free(copy);
+        return status;
+    }
     host_out->data = copy;
     *copy_out = copy;
-    return m2_device_wait(ops);
+    return M2_OK;
 }
 
 m2_status m2_device_check_size(const char *what, int64_t value, int64_t most)
