@@ -2,8 +2,10 @@
 # check_kernels.sh TEST_GPU_OPS TRACE: do the quick cases of test_gpu_ops start every kernel that the
 # program holds, and do memcheck and racecheck find nothing in them?  TRACE is kernel_trace.c as a
 # library.  What racecheck says of the kernels of cuBLASLt and cuDNN is printed and counts for nothing.
-# Exit 77, saying so, where a tool or the GPU is missing.  Prints what cmocka would, so it is counted.
+# Exit 77, saying so, where a tool or the GPU is missing; a test_gpu_ops that fails is a failure.  Prints
+# what cmocka would, so it is counted.
 set -eu
+. "$(dirname "$0")/no_gpu.sh"
 test=$1
 trace=$2
 work=$(mktemp -d)
@@ -31,12 +33,21 @@ verdict() { # NAME FILE: a test that failed if FILE says anything
     fi
 }
 
+if ! "$test" portable only advance >"$work/try" 2>&1; then
+    echo "test_gpu_ops portable only advance fails:" >"$work/faults"
+    tail -5 "$work/try" >>"$work/faults"
+    for name in $all; do verdict $name "$work/faults"; done
+    exit 1
+fi
+if grep 'skipped, every test' "$work/try" >"$work/why"; then
+    says_no_gpu "$work/why" && missing "$(sed 's/.*test: //' "$work/why")"
+    for name in $all; do verdict $name "$work/why"; done
+    exit 1
+fi
 for tool in cuobjdump compute-sanitizer c++filt; do
     command -v $tool >"$work/where" || missing "$tool is not on the PATH"
 done
 [ -f "$trace" ] || missing "$trace is not there: CUPTI was not found when this was built"
-"$test" portable only advance >"$work/try" 2>&1 || missing "$(tail -1 "$work/try")"
-! grep 'skipped, every test' "$work/try" >"$work/why" || missing "$(sed 's/.*test: //' "$work/why")"
 
 # Modes that run something of their own: `cudnn` where there is no cuDNN has nothing to add.
 modes='fast portable cudnn'
