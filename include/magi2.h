@@ -58,6 +58,7 @@ typedef struct magi2_params {
     const char *backend;   /* "auto" (a GPU if the build and the machine have one), "cpu",
                               "cuda" or "musa"                                                */
     int device;            /* which GPU, from 0; with the CPU, anything else is refused       */
+    int needs_gpu;         /* 1: "auto" must not end up on the CPU                            */
     size_t vram_limit;     /* bytes that may be taken on it; 0: all that are free; with the
                               CPU, anything else is refused                                   */
     const char *isa;       /* CPU: NULL is the best of the machine; "ref", "avx2", "avx512"   */
@@ -186,7 +187,11 @@ typedef struct magi2_bench_request {
     int n_layers;     /* made-up weights: MoE layers with experts of their own; 0: all that fit */
     /* Taken when the CPU computes and no tier is asked for; NULL: none. */
     const char *small_model_dir;
-    const volatile int *cancel; /* non-zero: stop within a step; may be NULL            */
+    const volatile int *cancel; /* non-zero: stop behind a step; may be NULL            */
+    /* A line at a time while it runs: what is measured, what it takes, on the CPU how far it is; NULL:
+     * none. */
+    void (*say)(void *user, const char *line);
+    void *say_user;
 } magi2_bench_request;
 /* One denoising step, measured: whole, by operators, against what the machine reaches at best.  With
  * params->model_dir NULL, the released architecture with made-up weights, as many as fit.  The text is

@@ -207,6 +207,7 @@ int m2_cli_engine_params(const m2_options *options, magi2_params *params)
                             backend);
     params->n_threads = (int)threads;
     params->device = (int)device;
+    params->needs_gpu = m2_options_has(options, M2_OPT_DEVICE);
     if (m2_options_has(options, M2_OPT_BACKEND)) params->backend = options->values[M2_OPT_BACKEND];
     params->isa = options->values[M2_OPT_ISA];
     params->log = m2_cli_log;

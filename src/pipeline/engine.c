@@ -8,7 +8,7 @@
 
 static m2_status open_cpu(const magi2_params *params, m2_engine *engine)
 {
-    if (params->vram_limit || params->device)
+    if (params->vram_limit || params->device || params->needs_gpu)
         return m2_fail(M2_ERR_ARG,
                        "--vram-limit and --device are of a GPU, and the CPU computes "
                        "here: leave them out; `magi2 doctor` shows what GPUs there are");

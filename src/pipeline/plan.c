@@ -115,7 +115,7 @@ static m2_status pick_backend(plan *it, const magi2_params *params)
     if (it->is_for_device && params->ram_limit)
         return m2_fail(M2_ERR_ARG, "--ram-limit is of the CPU, this is a plan for a GPU: use "
                                    "--vram-limit, or add --backend cpu");
-    if (!it->is_for_device && (params->vram_limit || params->device))
+    if (!it->is_for_device && (params->vram_limit || params->device || params->needs_gpu))
         return m2_fail(M2_ERR_ARG, "--vram-limit and --device are of a GPU, this is a plan for the "
                                    "CPU: add --backend cuda, or leave them out");
     it->backend = is_gpu ? backend : it->is_for_device ? m2_gpu_vendor() : "cpu";

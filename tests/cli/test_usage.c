@@ -58,6 +58,8 @@ static void wrong_use_exits_2_and_names_the_fault(void **state)
         { "generate -p x -o a.mp4 --tier nonsense", "nonsense" },
         { "generate -p x -o a.mp4 --backend musa", "programs for MUSA are not built yet" },
         { "generate -p x -o a.mp4 --backend cpu --device 0", "--device is of a GPU" },
+        /* The first GPU is one too: --isa makes this a run on the CPU wherever it is tried. */
+        { "generate -p x -o a.mp4 --isa ref --device 0", "--device are of a GPU" },
         { "generate -p ' \t\n' -o a.mp4", "prompt is empty" },
         { "generate -p x -o a.mp4 --backend tpu", "--backend tpu" },
         { "generate -p x -o a.mp4 --isa sse9", "--isa sse9" },
