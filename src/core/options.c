@@ -125,8 +125,8 @@ static const option_row table[M2_OPT_COUNT] = {
     [M2_OPT_CHECKPOINT_EVERY] = { "checkpoint-every", 0, "N", GEN,
                                   "write OUTPUT.state every N steps", NULL },
     [M2_OPT_RESUME] = { "resume", 0, "FILE", GEN,
-                        "go on from a state file, to the same bits as an unbroken run; takes no "
-                        "--prompt",
+                        "go on from a state file, to the same bits as an unbroken run; prompt and "
+                        "settings are the file's, others are refused",
                         NULL },
     [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS | BENCH, "errors alone", NULL },
     [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, RUNS | BENCH, "decisions too", NULL },
