@@ -65,15 +65,17 @@ static m2_profile_log *log_of(const m2_ops *ops)
     static void timed_##name(const m2_ops *ops, const m2_##name##_args *args)                      \
     {                                                                                              \
         static const char op[] = #name;                                                            \
-        m2_profile_log *log = log_of(ops);                                                         \
-        if (!log->is_on) {                                                                         \
+        const m2_profile *profile = (const m2_profile *)ops;                                       \
+        m2_profile_log *log = profile->log;                                                        \
+        if (!log->is_on && !profile->watch) {                                                      \
             log->inner->name(log->inner, args);                                                    \
             return;                                                                                \
         }                                                                                          \
         const m2_cost cost = m2_cost_of_##name(args);                                              \
-        const int64_t call = begin_call(log, op, &cost);                                           \
+        const int64_t call = log->is_on ? begin_call(log, op, &cost) : -1;                         \
         log->inner->name(log->inner, args);                                                        \
-        end_call(log, call);                                                                       \
+        if (log->is_on) end_call(log, call);                                                       \
+        if (profile->watch) profile->watch(profile->watch_user, &cost);                            \
     }
 M2_OPS(TIMED_SLOT)
 #undef TIMED_SLOT

@@ -34,9 +34,17 @@ typedef struct m2_profile_row {
 
 typedef struct m2_profile_log m2_profile_log;
 
+typedef struct m2_cost {
+    double flop, bytes;
+    char detail[M2_PROFILE_DETAIL_BYTES];
+} m2_cost;
+
 typedef struct m2_profile {
     m2_ops ops; /* first: the slots find the rest by it */
     m2_profile_log *log;
+    /* Told of every operator's call behind it, timed or not; NULL: nobody is. */
+    void (*watch)(void *user, const m2_cost *cost);
+    void *watch_user;
 } m2_profile;
 
 typedef struct m2_profile_report {
@@ -60,11 +68,6 @@ void m2_profile_switch(m2_profile *profile, int is_on);
 m2_status m2_profile_read(m2_profile *profile, m2_profile_report *report_out);
 
 /* ---- the work of one call (profile_cost.c) ---- */
-
-typedef struct m2_cost {
-    double flop, bytes;
-    char detail[M2_PROFILE_DETAIL_BYTES];
-} m2_cost;
 
 #define M2_COST_OF_(name) m2_cost m2_cost_of_##name(const m2_##name##_args *args);
 M2_OPS(M2_COST_OF_)

@@ -1,6 +1,7 @@
 /* cmd_bench.c - measuring: which of the benches, and how. */
 #include "cli/cli.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* NULL: made-up weights, unless the CPU computes and no tier is asked for. */
@@ -8,6 +9,12 @@ static const char *made_up_or_model(const m2_options *options)
 {
     return m2_options_has(options, M2_OPT_TIER) ? m2_cli_model_or_release(options)
                                                 : m2_cli_given_model_dir(options);
+}
+
+static void say_line(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "%s\n", line);
 }
 
 static int bench_step(const m2_options *options)
@@ -23,7 +30,9 @@ static int bench_step(const m2_options *options)
                                           .n_steps = (int)steps,
                                           .n_layers = (int)layers,
                                           .small_model_dir = params.model_dir,
-                                          .cancel = m2_cli_cancel_flag() };
+                                          .cancel = m2_cli_cancel_flag(),
+                                          .say = m2_options_has(options, M2_OPT_QUIET) ? NULL
+                                                                                       : say_line };
     params.model_dir = made_up_or_model(options);
     if (params.model_dir && layers > 0)
         return m2_cli_usage(options, "--layers is for made-up weights; leave it or --model out");

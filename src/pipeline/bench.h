@@ -37,6 +37,9 @@ typedef struct m2_bench {
     double velocity_rms;
     int n_runs; /* of the same steps: launched twice, then, where there are recordings, replayed twice */
     char digests[M2_BENCH_RUNS_MAX][M2_SHA256_HEX_BYTES];
+    int n_to_run;            /* steps of all ways of running, about */
+    double begin, last_said; /* by the clock: of the first step, of the last line about it */
+    double done_flop;        /* since the first step                                     */
     size_t device_total, used_at_open, used_at_end; /* of a device, by its driver; else 0 */
 } m2_bench;
 
@@ -45,6 +48,13 @@ typedef struct m2_bench {
  * Errors  as of m2_engine_open; M2_ERR_INTERRUPTED */
 m2_status m2_bench_step(const magi2_params *params, const magi2_bench_request *request, int as_json,
                         char **text_out);
+
+/* ---- what is said while it runs (bench_progress.c) ---- */
+
+/* What is measured and what it takes, before it is taken. */
+void m2_bench_say_head(const m2_bench *bench, size_t weights_bytes);
+/* How long a step takes at the roof; from now on, on the host, how far the steps are. */
+void m2_bench_say_steps(m2_bench *bench);
 
 int m2_bench_has_equal_bits(const m2_bench *bench);
 /* bench_report.c.  Errors  M2_ERR_MEMORY */

@@ -126,6 +126,40 @@ static void calls_without_marks_are_computed_and_told(void **state)
     random_case_close(&c);
 }
 
+static void add_flop(void *user, const m2_cost *cost)
+{
+    *(double *)user += cost->flop;
+}
+
+/* Who watches is told of the work of every call, timed or not, and of each once. */
+static void a_watcher_is_told_of_every_call(void **state)
+{
+    (void)state;
+    random_case c;
+    random_case_open(&c, 4);
+    const m2_ops ops = reference_ops();
+    m2_profile profile;
+    m2_profile_report report;
+    double flop = 0;
+    check_ok(m2_profile_open(&profile, &ops, 4));
+    profile.watch = add_flop;
+    profile.watch_user = &flop;
+    const m2_tensor x = random_tensor(&c, M2_BF16, 1, 3, 32),
+                    w = random_tensor(&c, M2_BF16, 1, 5, 32);
+    const m2_tensor direct = multiply(&c, &ops, &x, &w);
+    assert_true(flop == 0);
+    for (int is_on = 0; is_on < 2; is_on++) {
+        m2_profile_switch(&profile, is_on);
+        const m2_tensor y = multiply(&c, &profile.ops, &x, &w);
+        assert_memory_equal(y.data, direct.data, m2_tensor_bytes(&direct));
+        assert_true(flop == (1 + is_on) * 2.0 * 3 * 32 * 5);
+    }
+    check_ok(m2_profile_read(&profile, &report));
+    assert_int_equal(report.n_calls, 1);
+    m2_profile_close(&profile);
+    random_case_close(&c);
+}
+
 /* ---- work ---- */
 
 static m2_tensor shape(m2_dtype dtype, int64_t a, int64_t b, int64_t c)
@@ -275,6 +309,7 @@ int main(void)
         cmocka_unit_test(calls_are_passed_on_and_gathered_by_weight_shape),
         cmocka_unit_test(times_add_up_inside_the_whole),
         cmocka_unit_test(calls_without_marks_are_computed_and_told),
+        cmocka_unit_test(a_watcher_is_told_of_every_call),
         cmocka_unit_test(released_operators_cost_what_was_counted_by_hand),
         cmocka_unit_test(weights_that_no_row_uses_are_not_counted),
         cmocka_unit_test(what_joined_operators_hand_over_is_not_moved),

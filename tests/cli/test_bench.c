@@ -105,6 +105,39 @@ static void the_page_is_for_people(void **state)
         if (!strstr(result.out, parts[i])) fail_msg("no \"%s\" in:\n%s", parts[i], result.out);
 }
 
+/* A step of the release takes a CPU hours: what is measured and how long it takes at best is said before
+ * the first, on stderr, which leaves the page and JSON alone.  Catches a run that says nothing until its
+ * end, and one that talks where it is told to be quiet. */
+static void what_it_takes_is_said_before_the_steps(void **state)
+{
+    (void)state;
+    cli_run(&result, "/tmp", "bench step --backend cpu --steps 1 --json");
+    assert_int_equal(result.code, 0);
+    static const char *const parts[] = { "tier demo, backend cpu",
+                                         "2480 tokens, 6 layers: 0.02396 TFLOP", "memory: weights ",
+                                         "so a step takes ", "the about 11 that are run" };
+    const char *at = result.err;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        const char *next = strstr(at, parts[i]);
+        if (!next) fail_msg("no \"%s\" in:\n%s", parts[i], at);
+        at = next;
+    }
+    json_decref(lines_of(result.out));
+    cli_run(&result, "/tmp", "bench step --backend cpu --steps 1 -q");
+    assert_int_equal(result.code, 0);
+    assert_string_equal(result.err, "");
+}
+
+/* The release's page comes before its first gigabyte is touched; a limit that holds nothing ends it. */
+static void the_release_says_what_it_takes_before_it_is_refused(void **state)
+{
+    (void)state;
+    cli_run(&result, "/tmp", "bench step --backend cpu --tier 272p --ram-limit 1G");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.err, "29616 tokens, 40 layers: 568.1 TFLOP"));
+    assert_non_null(strstr(result.err, "--ram-limit allows 1024 MiB"));
+}
+
 /* One stage of the bundled model, by its own weights. */
 static void a_stage_is_measured_whole_and_by_parts(void **state)
 {
@@ -273,6 +306,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_measured_whole_and_by_parts),
         cmocka_unit_test(the_page_is_for_people),
+        cmocka_unit_test(what_it_takes_is_said_before_the_steps),
+        cmocka_unit_test(the_release_says_what_it_takes_before_it_is_refused),
         cmocka_unit_test(a_stage_is_measured_whole_and_by_parts),
         cmocka_unit_test(the_release_is_planned_without_files_or_gpu),
         cmocka_unit_test(a_limit_is_planned_as_the_measurement_takes_it),
