@@ -300,6 +300,48 @@ static void layers_follow_their_recorded_inputs(void **state)
     m2_arena_destroy(&step);
 }
 
+/* attention_gated as the table has it, and how often it was called. */
+static void (*cpu_attention_gated)(const m2_ops *ops, const m2_attention_gated_args *args);
+static int n_gated;
+
+static void check_orders(const m2_ops *ops, const m2_attention_gated_args *args)
+{
+    const int64_t n = args->gate.y->shape[0];
+    const int32_t *seq = args->gate.seq->data, *row = args->row->data;
+    assert_int_equal(m2_tensor_count(args->gate.seq), n);
+    assert_int_equal(m2_tensor_count(args->row), n);
+    int64_t n_moved = 0;
+    for (int64_t r = 0; r < n; r++) {
+        assert_in_range(seq[r], 0, n - 1);
+        assert_int_equal(row[seq[r]], r);
+        n_moved += row[r] != seq[r];
+    }
+    /* Orders that are their own inverse would tell nothing. */
+    assert_true(n_moved > 0);
+    assert_ptr_equal(args->gate.a, args->attention.y);
+    n_gated++;
+    cpu_attention_gated(ops, args);
+}
+
+/* A GPU gates and files the rows of its attention as it makes them, by the inverse of the order that the
+ * CPU reads.  Catches one given for the other, which no result of the CPU shows. */
+static void attention_is_told_its_rows_both_ways(void **state)
+{
+    test_env *env = *state;
+    static const char *const cases[] = { "data/dit/c/t2va_small.safetensors",
+                                         "data/dit/c/i2va_one_image.safetensors" };
+    m2_ops ops = env->ops;
+    cpu_attention_gated = ops.attention_gated;
+    ops.attention_gated = check_orders;
+    for (int i = 0; i < 2; i++) {
+        open_data(env, cases[i]);
+        const scene s = recorded_scene(env);
+        n_gated = 0;
+        run(env, &ops, &s, NULL);
+        assert_int_equal(n_gated, env->config.arch.num_layers);
+    }
+}
+
 /* One thread or three, scalar or the best instruction set: the same bits. */
 static void bits_do_not_depend_on_threads_or_instruction_set(void **state)
 {
@@ -462,6 +504,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(velocities_meet_the_error_rule_with_the_truths_experts),
         TEST(layers_follow_their_recorded_inputs),
+        TEST(attention_is_told_its_rows_both_ways),
         TEST(bits_do_not_depend_on_threads_or_instruction_set),
         TEST(branches_are_alike_for_equal_texts_and_apart_for_others),
         TEST(a_branch_may_have_no_text),
