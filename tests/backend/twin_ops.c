@@ -16,7 +16,7 @@
  * CHOICE  experts: the same where keys are not nearly equal.
  *
  * Measured on an H200, all cases: f32 6.6e-7; one rounding 0.24% of the values by 1 step; the experts
- * 0.32% by 2; attention as far from the truth as the CPU. */
+ * 0.37% by 2.3; attention as far from the truth as the CPU. */
 typedef enum limit_kind { EXACT, CLOSE, TRUTH, CHOICE } limit_kind;
 
 #define F32_ERROR_MAX   3e-6
@@ -49,6 +49,12 @@ typedef struct limits {
     {                                                                                              \
         CLOSE, 0.05, 16, 1                                                                         \
     }
+/* Experts are added in bf16, and the steps of a sum on the way are those of its own size: 4 steps of
+ * the result for one value in a million, by simulation. */
+#define SUMMED                                                                                     \
+    {                                                                                              \
+        CLOSE, 0.05, 8, 1                                                                          \
+    }
 static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_linear] = ONE_ROUNDING,
     [M2_OP_rms_norm] = ONE_ROUNDING,
@@ -71,7 +77,7 @@ static const limits limits_of[M2_OP_COUNT] = {
     [M2_OP_linear_add] = MANY_ROUNDINGS,
     [M2_OP_moe_logits] = ONE_ROUNDING,
     [M2_OP_moe_select] = { CHOICE, 0, 0, 0 },
-    [M2_OP_moe_ffn] = MANY_ROUNDINGS,
+    [M2_OP_moe_ffn] = SUMMED,
     [M2_OP_guidance_rescale] = ONE_ROUNDING,
     [M2_OP_text_rope_table] = ONE_ROUNDING,
     [M2_OP_text_qk_norm_rope] = MANY_ROUNDINGS,

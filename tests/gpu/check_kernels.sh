@@ -54,7 +54,7 @@ modes='fast portable cudnn'
 cuobjdump -symbols "$test" | awk '/STO_ENTRY/ { print $NF }' | sort -u >"$work/held"
 for mode in $modes; do
     KERNEL_TRACE=$work/started.$mode CUDA_INJECTION64_PATH=$(realpath "$trace") \
-        "$test" $mode quick >"$work/log" 2>&1 ||
+        timeout 300 "$test" $mode quick >"$work/log" 2>&1 ||
         { echo "test_gpu_ops $mode quick fails:"; grep -E 'ERROR|FAILED' "$work/log"; } >>"$work/faults"
 done
 cat "$work"/started.* | sort -u | comm -23 "$work/held" - | c++filt |
@@ -67,7 +67,7 @@ own=$(c++filt <"$work/held" | sed 's/^void //; s/[<(].*//' | sort -u | paste -sd
 for tool in memcheck racecheck; do
     : >"$work/faults"
     for mode in $modes; do
-        compute-sanitizer --tool $tool "$test" $mode quick >"$work/log.$mode" 2>&1 &
+        timeout 600 compute-sanitizer --tool $tool "$test" $mode quick >"$work/log.$mode" 2>&1 &
     done
     wait
     for mode in $modes; do
