@@ -59,11 +59,12 @@ typedef struct magi2_params {
                               "cuda" or "musa"                                                */
     int device;            /* which GPU, from 0; with the CPU, anything else is refused       */
     int needs_gpu;         /* 1: "auto" must not end up on the CPU                            */
-    size_t vram_limit;     /* bytes that may be taken on it; 0: all that are free; with the
-                              CPU, anything else is refused                                   */
+    size_t vram_limit;     /* bytes that may be taken on it, the driver's part counted; 0: all
+                              that are free; with the CPU, anything else is refused           */
     const char *isa;       /* CPU: NULL is the best of the machine; "ref", "avx2", "avx512"   */
     int n_threads;         /* 0: every CPU that the process may use                           */
-    size_t ram_limit;      /* bytes that the plan must stay under; 0: none                    */
+    size_t ram_limit;      /* bytes that the plan must stay under; 0: none; with a GPU, anything
+                              else is refused                                                 */
     void (*log)(void *user, magi2_log_level level, const char *component, const char *text);
     void *log_user;
     magi2_log_level log_level; /* messages above it are dropped; MAGI2_LOG_WARNING by default */
