@@ -27,7 +27,8 @@ typedef struct plan {
     char machine[400]; /* what it is held against */
     size_t allowed;    /* bytes; 0: not known     */
     size_t weights_bytes;
-    m2_synthetic_fit fit; /* without a model: of its weights, made up */
+    size_t left_out_bytes; /* of the whole model's, where a limit holds only part */
+    m2_synthetic_fit fit;  /* without a model: of its weights, made up */
     prompt_need usual, longest;
 } plan;
 
@@ -60,10 +61,15 @@ static m2_status count_made_up(plan *it, size_t limit)
 {
     m2_engine *engine = it->engine;
     const size_t beside = overhead_bytes(it), room = limit > beside ? limit - beside : 0;
-    M2_TRY(m2_synthetic_fit_make(&engine->config, &engine->ops, &it->usual.denoise,
-                                 limit ? 0 : M2_LAYERS_MAX, room, &it->fit));
-    engine->copied_bytes[M2_NETWORK_PREVIEW] = it->fit.weights_bytes;
+    M2_TRY(m2_synthetic_fit_make(&engine->config, &engine->ops, &it->usual.denoise, M2_LAYERS_MAX,
+                                 room, &it->fit));
+    const size_t whole_bytes = it->fit.weights_bytes;
+    engine->copied_bytes[M2_NETWORK_PREVIEW] = whole_bytes;
     if (!limit) return M2_OK;
+    M2_TRY(m2_synthetic_fit_make(&engine->config, &engine->ops, &it->usual.denoise, 0, room,
+                                 &it->fit));
+    engine->copied_bytes[M2_NETWORK_PREVIEW] = it->fit.weights_bytes;
+    it->left_out_bytes = whole_bytes - it->fit.weights_bytes;
     it->usual.step_bytes = it->fit.step_bytes;
     if (it->longest.step_bytes < it->fit.step_bytes) it->longest.step_bytes = it->fit.step_bytes;
     return M2_OK;
@@ -153,11 +159,17 @@ static void look_at_machine(plan *it, const magi2_params *params)
     }
 }
 
+/* Of the whole model, whatever of it `bench step` would make up. */
+static size_t whole_bytes(const plan *it, const prompt_need *need)
+{
+    return total_bytes(it, need) + it->left_out_bytes;
+}
+
 /* Mapped weights may be dropped and read again, so on the host only the rest must have room; a limit
  * counts everything. */
 static int fits(const plan *it, const magi2_params *params, const prompt_need *need)
 {
-    size_t total = total_bytes(it, need);
+    size_t total = whole_bytes(it, need);
     if (!it->is_for_device && !params->ram_limit) total -= it->engine->mapped_bytes;
     return total <= it->allowed;
 }
@@ -200,6 +212,24 @@ static void print_need(FILE *out, const plan *it, const prompt_need *need)
             need->denoise.bytes / 1e9);
 }
 
+static void print_verdict(FILE *out, const plan *it, const magi2_params *params)
+{
+    fprintf(out, "against  %s", it->machine);
+    if (!it->allowed) {
+        fputc('\n', out);
+        return;
+    }
+    fprintf(out, ": %.1f MiB\n", (double)it->allowed / MIB);
+    if (it->left_out_bytes)
+        fprintf(out, "what bench step takes %s; the whole model needs %.1f MiB: ",
+                total_bytes(it, &it->usual) <= it->allowed ? "fits" : "does not fit",
+                (double)whole_bytes(it, &it->usual) / MIB);
+    fprintf(out, "%s\n",
+            fits(it, params, &it->longest) ? "it fits"
+            : fits(it, params, &it->usual) ? "it fits with short prompts, not with the longest"
+                                           : "it does not fit");
+}
+
 static void print_plan(FILE *out, const plan *it, const magi2_params *params)
 {
     fprintf(out, "plan  %s, tier %s (%dx%d), backend %s\n",
@@ -216,14 +246,7 @@ static void print_plan(FILE *out, const plan *it, const magi2_params *params)
                 M2_MEMORY_PROGRAM_BYTES / MIB);
     print_need(out, it, &it->usual);
     print_need(out, it, &it->longest);
-    fprintf(out, "against  %s", it->machine);
-    if (it->allowed)
-        fprintf(out, ": %.1f MiB\n%s\n", (double)it->allowed / MIB,
-                fits(it, params, &it->longest) ? "it fits"
-                : fits(it, params, &it->usual) ? "it fits with short prompts, not with the longest"
-                                               : "it does not fit");
-    else
-        fputc('\n', out);
+    print_verdict(out, it, params);
 }
 
 static json_t *need_json(const plan *it, const prompt_need *need)
@@ -253,6 +276,8 @@ static int put_plan(FILE *out, const plan *it, const magi2_params *params)
     if (root && !params->model_dir) {
         json_object_set_new(root, "moe_layers", json_integer(it->fit.n_moe_layers));
         json_object_set_new(root, "resident_moe_layers", json_integer(it->fit.n_resident));
+        json_object_set_new(root, "whole_model_bytes",
+                            json_integer((json_int_t)whole_bytes(it, &it->usual)));
     }
     if (root && it->allowed) {
         json_object_set_new(root, "fits", json_boolean(fits(it, params, &it->longest)));
@@ -284,7 +309,7 @@ static m2_status report(const plan *it, const magi2_params *params, int as_json,
     if (!it->allowed || fits(it, params, &it->usual)) return M2_OK;
     return m2_fail(
         M2_ERR_MEMORY, "%.0f MiB are needed, %.0f MiB are there (%s); try a smaller --tier, %s",
-        (double)total_bytes(it, &it->usual) / MIB, (double)it->allowed / MIB, it->machine,
+        (double)whole_bytes(it, &it->usual) / MIB, (double)it->allowed / MIB, it->machine,
         it->is_for_device   ? "a card with more memory (--vram-limit SIZE plans for one) "
                               "or --backend cpu"
         : params->ram_limit ? "or raise --ram-limit"

@@ -202,8 +202,8 @@ static void check_mib(json_t *line, const char *key, double mib)
 static void a_limit_is_planned_as_the_measurement_takes_it(void **state)
 {
     (void)state;
-    json_t *small = plan("--tier 272p --backend cuda --vram-limit 143156M", 0);
-    json_t *large = plan("--tier 540p --backend cuda --vram-limit 143156M", 0);
+    json_t *small = plan("--tier 272p --backend cuda --vram-limit 143156M", 1);
+    json_t *large = plan("--tier 540p --backend cuda --vram-limit 143156M", 1);
     json_t *usual = json_object_get(small, "usual");
     assert_int_equal(number(small, "moe_layers"), 36);
     assert_int_equal(number(small, "resident_moe_layers"), 22);
@@ -213,12 +213,17 @@ static void a_limit_is_planned_as_the_measurement_takes_it(void **state)
     check_mib(usual, "planned_bytes", 141067);
     assert_int_equal(number(large, "resident_moe_layers"), 19);
     check_mib(json_object_get(large, "usual"), "planned_bytes", 135844);
+    /* The whole model is another matter: a card that holds part of it is too small. */
+    check_mib(small, "whole_model_bytes", 222379);
+    assert_true(json_is_false(json_object_get(small, "fits_usual")));
     json_decref(small);
     json_decref(large);
 
     cli_run(&result, "/tmp", "plan --tier 272p --backend cuda --vram-limit 143156M");
     if (!strstr(result.out, "22 of 36 MoE layers have experts of their own, the others share them: "
-                            "made-up weights, as bench step"))
+                            "made-up weights, as bench step") ||
+        !strstr(result.out, "what bench step takes fits; the whole model needs 222378.7 MiB: it "
+                            "does not fit"))
         fail_msg("%s", result.out);
     /* One layer of its own is the least: 15,941 of weights, and 1,024 that stay free. */
     json_t *tiny = plan("--tier 272p --backend cuda --vram-limit 12G", 1);

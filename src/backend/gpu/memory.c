@@ -99,7 +99,7 @@ static room look_at_room(const m2_gpu *gpu)
 
 static m2_status no_memory(const m2_gpu *gpu, const char *name, size_t bytes, const room *it)
 {
-    if (gpu->memory_limit && it->bytes < it->free_bytes)
+    if (gpu->memory_limit && bytes > it->bytes && it->bytes < it->free_bytes)
         return m2_fail(M2_ERR_MEMORY,
                        "%s: needs %.0f MiB on device %d, %.0f MiB are taken and %.0f the driver's, "
                        "--vram-limit allows %.0f MiB; raise it or use a smaller --tier",

@@ -29,7 +29,6 @@
 
 #include <assert.h>
 
-
 /* ---- fetch: the ring is filled --------------------------------------------------------------- */
 
 /* A tile's coefficients of the write on their way: a lane has a target of h_res, and below TOKENS a
