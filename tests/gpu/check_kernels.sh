@@ -53,7 +53,7 @@ done
 modes='fast portable cudnn'
 arch=$(sed -n 's/.*(cuda device [0-9]*, \(sm_[0-9]*\),.*/\1/p' "$work/try" | head -1)
 cuobjdump -symbols "$test" | awk -v arch="$arch" \
-    '/^arch = / { ours = $3 ~ "^" arch "[a-z]?$" } ours && /STO_ENTRY/ { print $NF }' | sort -u >"$work/held"
+    '/^arch = / { ours = $3 ~ "^" arch "[a-z]?$" } ours && /FUNC.*ENTRY/ { print $NF }' | sort -u >"$work/held"
 : >"$work/faults"
 for mode in $modes; do
     : >"$work/started.$mode"
