@@ -145,7 +145,8 @@ static m2_status save_inputs(m2_clip *clip)
     return M2_OK;
 }
 
-/* Latents are on the disk before anything can go wrong with decoding them. */
+/* Latents are on the disk before anything can go wrong with decoding them, or with the place that they
+ * are wanted in. */
 static m2_status make_latents(m2_clip *clip)
 {
     const double before = m2_clip_now();
@@ -154,8 +155,8 @@ static m2_status make_latents(m2_clip *clip)
     clip->result.encode_seconds = encoded - before;
     M2_TRY(m2_clip_denoise(clip));
     clip->result.preview_seconds = m2_clip_now() - encoded;
-    M2_TRY(m2_clip_save_latent(clip));
-    return m2_clip_keep_state(clip, clip->settings.n_steps, NULL, NULL);
+    M2_TRY(m2_clip_keep_state(clip, clip->settings.n_steps, NULL, NULL));
+    return m2_clip_save_latent(clip);
 }
 
 static m2_status run_stages(m2_clip *clip)

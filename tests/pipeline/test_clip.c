@@ -248,6 +248,42 @@ static void a_state_is_kept_every_so_many_steps(void **state)
     magi2_close(engine);
 }
 
+static void remove_folder(void *user, const magi2_progress *progress)
+{
+    if (progress->stage == MAGI2_STAGE_PREVIEW && progress->step == 1)
+        assert_int_equal(rmdir(user), 0);
+}
+
+/* A place for the latents that is gone by then must not cost the steps.  Catches latents that are kept
+ * there before the state is. */
+static void latents_that_cannot_be_kept_leave_the_state(void **state)
+{
+    clip_env *env = *state;
+    char dir[4200], latent[4300], kept_path[4300];
+    snprintf(dir, sizeof dir, "%s/gone", env->dir);
+    snprintf(latent, sizeof latent, "%s/latent", dir);
+    snprintf(kept_path, sizeof kept_path, "%s/out.mp4.state", env->dir);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    magi2_engine *engine = open_engine(env, NULL, 0);
+    magi2_request request = tiny_request(NULL, 2);
+    char output[4300];
+    snprintf(output, sizeof output, "%s/out.mp4", env->dir);
+    request.output = output;
+    request.save_latent = latent;
+    request.progress = remove_folder;
+    request.progress_user = dir;
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_IO);
+    magi2_close(engine);
+    const char *said = magi2_last_error();
+    if (!strstr(said, latent) || !strstr(said, "its state is kept, 2 of 2 steps are done") ||
+        !strstr(said, "`magi2 decode "))
+        fail_msg("%s", said);
+    m2_clip_state kept;
+    check_ok(m2_state_read(kept_path, &kept));
+    assert_int_equal(kept.n_done, 2);
+    m2_state_free(&kept);
+}
+
 /* Noise so strong that one step leaves a picture full of edges.  Its latents are the tiny tier's. */
 static void write_strong_noise(const char *path)
 {
@@ -425,6 +461,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_nan_weight_fails_within_a_step_and_writes_nothing,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(a_state_is_kept_every_so_many_steps, setup, teardown),
+        cmocka_unit_test_setup_teardown(latents_that_cannot_be_kept_leave_the_state, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(frames_of_the_file_have_the_size_that_was_asked_for, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(nan_weights_of_the_video_decoder_fail_the_run, setup,
