@@ -92,11 +92,35 @@ static void join(parts *p, const char *label, const m2_py_value *value)
     }
 }
 
-/* What is of another kind is left out, as the reference does; people should know. */
+/* What Python takes for false, and no value at all. */
+static int is_false(const m2_py_value *value)
+{
+    if (!value) return 1;
+    switch (value->kind) {
+    case M2_PY_NONE:
+    case M2_PY_FALSE:
+        return 1;
+    case M2_PY_TRUE:
+        return 0;
+    case M2_PY_INT:
+        return value->bytes == 1 && value->text[0] == '0';
+    case M2_PY_FLOAT:
+        return value->number == 0;
+    case M2_PY_STRING:
+        return value->bytes == 0;
+    case M2_PY_LIST:
+    case M2_PY_DICT:
+        return !value->first;
+    }
+    return 0;
+}
+
+/* What is of another kind is left out, as the reference does; people should know, unless there was
+ * nothing in it. */
 static void note_kind(compact *c, const char *of, const char *key, const m2_py_value *value,
                       m2_py_kind wanted)
 {
-    if (!value || value->kind == wanted || value->kind == M2_PY_NONE || c->n_wrong++) return;
+    if (is_false(value) || value->kind == wanted || c->n_wrong++) return;
     c->wrong_of = of;
     c->wrong_key = key;
     c->wanted = wanted;
@@ -234,24 +258,8 @@ static void write_list(compact *c, const char *title, const m2_py_value *dict, c
  * dicts, and what cannot be walked is Python's TypeError. */
 static const m2_py_value *walk(compact *c, const m2_py_value *value)
 {
-    if (!value) return NULL;
-    switch (value->kind) {
-    case M2_PY_LIST:
-        return value->first;
-    case M2_PY_NONE:
-    case M2_PY_FALSE:
-    case M2_PY_STRING:
-    case M2_PY_DICT:
-        return NULL;
-    case M2_PY_INT:
-        if (value->bytes == 1 && value->text[0] == '0') return NULL;
-        break;
-    case M2_PY_FLOAT:
-        if (value->number == 0) return NULL;
-        break;
-    case M2_PY_TRUE:
-        break;
-    }
+    if (is_false(value) || value->kind == M2_PY_STRING || value->kind == M2_PY_DICT) return NULL;
+    if (value->kind == M2_PY_LIST) return value->first;
     c->is_type_error = 1;
     return NULL;
 }

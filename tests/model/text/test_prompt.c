@@ -123,6 +123,16 @@ static void captions_that_are_not_taken_whole_are_warned_of(void **state)
         { "a ball {\"x\"}", NULL },
         { "[1, 2", NULL },
         { "{\"global_layer\": {\"context\": \"x\", \"aesthetics\": null}}", NULL },
+        /* Nothing is lost where there is nothing: what Python takes for false. */
+        { "{\"global_layer\": {\"context\": \"x\", \"aesthetics\": \"\", \"objects_static\": 0, "
+          "\"alive_subjects_static\": false, \"audio_baseline\": {\"dialogue\": 0.0}}}",
+          NULL },
+        { "{\"global_layer\": {\"objects_static\": [\"\", null, false, 0, -0, -0.0, [], {}]}, "
+          "\"dynamic_layer\": {\"timeline_segments\": [{\"audio\": \"\", \"objects\": 0, "
+          "\"alive_subjects\": {}}]}, \"reference_layer\": \"\"}",
+          NULL },
+        { "{\"global_layer\": {\"objects_static\": [\"\", true]}}",
+          "JSON an item of \"objects_static\" is not an object; that is left out" },
         { "{\"global_layer\": {\"context\": \"x\",}}",
           "a string is missing at line 1, column 34; it is taken as plain text" },
         { "\n {\"a\":\n\"\xc3\xa9\" \"b\"}", "a comma is missing at line 3, column 5;" },
