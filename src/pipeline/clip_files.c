@@ -112,11 +112,15 @@ m2_status m2_clip_interrupted(m2_clip *clip)
 
 m2_status m2_clip_tell_state(const m2_clip *clip, m2_status status)
 {
-    /* Steps that gave no finite values give none again. */
-    if (status == M2_OK || status == M2_ERR_INTERRUPTED || status == M2_ERR_NUMERIC ||
-        !state_is_there(clip))
-        return status;
+    if (status == M2_OK || status == M2_ERR_INTERRUPTED || !state_is_there(clip)) return status;
     const int is_denoised = clip->n_kept == clip->settings.n_steps;
+    /* Steps that gave no finite values give none again; latents that are whole wait for a decoder. */
+    if (status == M2_ERR_NUMERIC && !is_denoised)
+        return m2_fail(
+            status,
+            "%s; its state of %d of %d steps is left in %s, and with these weights gets no "
+            "further: it may be removed",
+            m2_last_error(), clip->n_kept, clip->settings.n_steps, clip->state_path);
     return m2_fail(
         status,
         "%s; its state is kept, %d of %d steps are done: once that is mended, go on with "

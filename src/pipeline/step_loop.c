@@ -199,7 +199,7 @@ static m2_status check_flags(const m2_step_loop *loop)
     const int is_video = loop->mailbox[STATE_VIDEO_FLAG];
     if (!is_video && !loop->mailbox[STATE_AUDIO_FLAG]) return M2_OK;
     return m2_fail(M2_ERR_NUMERIC,
-                   "step %d of %d: the velocity of the %s is not finite; nothing was "
+                   "step %d of %d: the velocity of the %s is not finite; no clip was "
                    "written; a damaged weight file is likely: compare checksums with the release's",
                    (int)loop->mailbox[STATE_DONE], loop->params.settings->n_steps,
                    is_video ? "video" : "sound");

@@ -36,16 +36,23 @@ static int teardown(void **state)
     return 0;
 }
 
-static magi2_engine *open_engine(const clip_env *env, const char *isa, int n_threads)
+static magi2_engine *open_engine_on(const char *backend, const clip_env *env, const char *isa,
+                                    int n_threads)
 {
     magi2_params params;
     magi2_params_init(&params);
+    params.backend = backend;
     params.model_dir = env->model;
     params.isa = isa;
     params.n_threads = n_threads;
     magi2_engine *engine = NULL;
     if (magi2_open(&params, &engine) != MAGI2_OK) fail_msg("%s", magi2_last_error());
     return engine;
+}
+
+static magi2_engine *open_engine(const clip_env *env, const char *isa, int n_threads)
+{
+    return open_engine_on("auto", env, isa, n_threads);
 }
 
 static magi2_request tiny_request(const char *save_dir, int n_steps)
@@ -159,19 +166,24 @@ static void own_preview(const clip_env *env, char shard_path[5100])
     snprintf(shard_path, 5100, "%s/model.safetensors", link);
 }
 
-/* The demo's shard with one value of a tensor changed. */
-static void write_nan_shard(const char *path, const char *tensor)
+/* Where a value of a tensor stands in the demo's shard. */
+static size_t place_of_value(const char *shard, const char *tensor)
 {
-    size_t bytes;
-    char *shard = m2_test_read_file(M2_DEMO_DIR "/preview/model.safetensors", &bytes);
     uint64_t header;
     memcpy(&header, shard, 8);
     const char *entry = strstr(shard + 8, tensor);
     const char *offsets = entry ? strstr(entry, "\"data_offsets\":[") : NULL;
     assert_non_null(offsets);
-    const size_t begin = strtoull(offsets + strlen("\"data_offsets\":["), NULL, 10);
+    return 8 + header + strtoull(offsets + strlen("\"data_offsets\":["), NULL, 10) + 40000;
+}
+
+/* The demo's shard with one value of a tensor changed. */
+static void write_nan_shard(const char *path, const char *tensor)
+{
+    size_t bytes;
+    char *shard = m2_test_read_file(M2_DEMO_DIR "/preview/model.safetensors", &bytes);
     const float nan_value = NAN;
-    memcpy(shard + 8 + header + begin + 40000, &nan_value, 4);
+    memcpy(shard + place_of_value(shard, tensor), &nan_value, 4);
     m2_test_write_file(path, shard, bytes);
     free(shard);
 }
@@ -203,6 +215,53 @@ static void one_nan_weight_fails_within_a_step_and_writes_nothing(void **state)
         assert_int_not_equal(access(output, F_OK), 0);
         magi2_close(engine);
     }
+}
+
+/* A file that goes bad while it is read: its weights are mapped. */
+typedef struct file_damage {
+    char path[5100];
+    size_t place;
+} file_damage;
+
+static void damage_after_step_3(void *user, const magi2_progress *progress)
+{
+    const file_damage *damage = user;
+    if (progress->stage != MAGI2_STAGE_PREVIEW || progress->step != 3) return;
+    const float nan_value = NAN;
+    FILE *file = fopen(damage->path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)damage->place, SEEK_SET), 0);
+    assert_int_equal(fwrite(&nan_value, sizeof nan_value, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A state from before the values went bad is left by the run, and the message says so: a state that
+ * nobody speaks of would make the next run refuse.  Catches advice to go on from it, too. */
+static void a_run_that_goes_bad_between_states_says_which_it_leaves(void **state)
+{
+    clip_env *env = *state;
+    file_damage damage;
+    char output[5000], part[5200];
+    size_t bytes;
+    own_preview(env, damage.path);
+    char *shard = m2_test_read_file(M2_DEMO_DIR "/preview/model.safetensors", &bytes);
+    m2_test_write_file(damage.path, shard, bytes);
+    damage.place = place_of_value(shard, "\"post_adapter.final_linear_video.weight\"");
+    free(shard);
+    /* On a GPU the weights are a copy. */
+    magi2_engine *engine = open_engine_on("cpu", env, NULL, 0);
+    magi2_request request = tiny_request(NULL, 5);
+    snprintf(output, sizeof output, "%s/bad.mp4", env->dir);
+    request.output = output;
+    request.checkpoint_every = 2;
+    request.progress = damage_after_step_3;
+    request.progress_user = &damage;
+    assert_int_equal(magi2_generate(engine, &request, NULL), MAGI2_ERR_NUMERIC);
+    magi2_close(engine);
+    snprintf(part, sizeof part, "its state of 2 of 5 steps is left in %s.state, ", output);
+    if (!strstr(magi2_last_error(), part) || !strstr(magi2_last_error(), "it may be removed") ||
+        strstr(magi2_last_error(), "go on with"))
+        fail_msg("%s", magi2_last_error());
 }
 
 /* The steps that the state file on the disk has behind it, as each step is reported. */
@@ -382,6 +441,14 @@ static void nan_weights_of_the_video_decoder_fail_the_run(void **state)
     assert_non_null(strstr(magi2_last_error(), "video decoder"));
     assert_int_not_equal(access(output, F_OK), 0);
     magi2_close(engine);
+    /* The latents are good, and are not to be computed again with a decoder that is whole. */
+    m2_clip_state kept;
+    if (!strstr(magi2_last_error(), "; its state is kept, 1 of 1 steps are done: ") ||
+        !strstr(magi2_last_error(), "`magi2 decode "))
+        fail_msg("%s", magi2_last_error());
+    snprintf(path, sizeof path, "%s.state", output);
+    check_ok(m2_state_read(path, &kept));
+    m2_state_free(&kept);
 }
 
 /* Noise of another shape, with a value that is not finite, or without one of its two arrays. */
@@ -459,6 +526,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_step_has_the_same_bits_scalar_and_fast, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(one_nan_weight_fails_within_a_step_and_writes_nothing,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(a_run_that_goes_bad_between_states_says_which_it_leaves,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(a_state_is_kept_every_so_many_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(latents_that_cannot_be_kept_leave_the_state, setup,
