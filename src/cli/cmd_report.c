@@ -1,5 +1,6 @@
 /* cmd_report.c - the commands that print a text: inspect, tokenize, plan, doctor. */
 #include "cli/cli.h"
+#include "core/log.h"
 
 #include <stdlib.h>
 
@@ -13,14 +14,23 @@ int m2_cmd_inspect(const m2_options *options)
     return m2_cli_print_text(options, status, text);
 }
 
+static void show_log(void *user, m2_log_level level, const char *component, const char *text)
+{
+    m2_cli_log(user, (magi2_log_level)level, component, text);
+}
+
+/* What `generate` would warn of is warned of here: it is the place to look for it. */
 int m2_cmd_tokenize(const m2_options *options)
 {
     int code;
     char *prompt = m2_cli_prompt(options, &code);
     if (!prompt) return code;
     char *text = NULL;
+    const m2_log log = { .write = show_log, .level = (m2_log_level)m2_cli_log_level(options) };
+    const m2_log *log_before = m2_log_bind(&log);
     const magi2_status status = magi2_tokenize(m2_cli_model_dir(options), prompt,
                                                m2_options_has(options, M2_OPT_JSON), &text);
+    m2_log_bind(log_before);
     free(prompt);
     return m2_cli_print_text(options, status, text);
 }

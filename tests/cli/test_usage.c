@@ -293,6 +293,23 @@ static void prompts_are_taken_as_they_are(void **state)
     m2_test_remove_tree(dir);
 }
 
+/* The command that shows what becomes of a caption says what was wrong with it, as `generate` does. */
+static void tokenize_warns_of_captions_that_are_not_taken_whole(void **state)
+{
+    (void)state;
+    static cli_result shown;
+    char *dir = m2_test_make_dir();
+    cli_run(&shown, dir, "tokenize --json -p '{\"global_layer\": {\"context\": \"x\",}}'");
+    assert_int_equal(shown.code, 0);
+    assert_string_equal(shown.err, "warning prompt: it begins with { and is no JSON: a string is "
+                                   "missing at line 1, column 34; it is taken as plain text\n");
+    assert_null(strstr(shown.out, "warning"));
+    cli_run(&shown, dir, "tokenize -p '{\"global_layer\": {\"context\": \"x\"}}'");
+    assert_int_equal(shown.code, 0);
+    assert_string_equal(shown.err, "");
+    m2_test_remove_tree(dir);
+}
+
 int main(void)
 {
     unsetenv("MAGI2_MODEL");
@@ -305,6 +322,7 @@ int main(void)
         cmocka_unit_test(a_fault_of_several_lines_stands_below_its_part),
         cmocka_unit_test(byte_order_marks_are_dropped_or_refused),
         cmocka_unit_test(prompts_are_taken_as_they_are),
+        cmocka_unit_test(tokenize_warns_of_captions_that_are_not_taken_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
