@@ -485,7 +485,7 @@ static void too_little_memory_is_said_before_the_first_step(void **state)
 {
     (void)state;
     char *dir = m2_test_make_dir();
-    cli_run(&result, dir, "generate " PROMPT " -o a.mp4 --ram-limit 1M");
+    cli_run(&result, dir, "generate " PROMPT " -o a.mp4 --backend cpu --ram-limit 1M");
     assert_int_equal(result.code, 1);
     assert_non_null(strstr(result.err, "the weights alone need"));
     assert_non_null(strstr(result.err, "--ram-limit"));
