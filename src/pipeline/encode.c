@@ -1,6 +1,7 @@
 /* encode.c - prompts to token ids, ids to text features. */
 #include "pipeline/clip.h"
 
+#include "core/log.h"
 #include "model/text/prompt.h"
 #include "pipeline/negative_prompt.h"
 
@@ -26,6 +27,29 @@ static m2_status tokenize_branch(m2_clip *clip, int branch, const char *text)
     return M2_OK;
 }
 
+/* Which of two prompts a warning is of, the text's own part cannot know. */
+static void log_of_negative(void *user, m2_log_level level, const char *component, const char *text)
+{
+    const m2_log *to = user;
+    if (strcmp(component, "prompt") == 0 || strcmp(component, "tokenizer") == 0)
+        component = "negative prompt";
+    to->write(to->user, level, component, text);
+}
+
+static m2_status tokenize_negative(m2_clip *clip, const char *text)
+{
+    m2_log before = { 0 };
+    if (m2_log_bound()) before = *m2_log_bound();
+    const m2_log log = { .write = before.write ? log_of_negative : NULL,
+                         .user = &before,
+                         .level = before.level };
+    const m2_log *bound = m2_log_bind(&log);
+    const m2_status status = tokenize_branch(clip, 1, text);
+    m2_log_bind(bound);
+    return status == M2_ERR_ARG ? m2_fail(status, "the negative prompt: %s", m2_last_error())
+                                : status;
+}
+
 m2_status m2_clip_tokenize(m2_clip *clip)
 {
     M2_TRY(tokenize_branch(clip, 0, clip->prompt));
@@ -33,7 +57,7 @@ m2_status m2_clip_tokenize(m2_clip *clip)
     const char *negative = clip->negative;
     if (!negative) negative = clip->engine->config.eval.negative_prompt;
     if (!negative) negative = m2_released_negative_prompt;
-    return tokenize_branch(clip, 1, negative);
+    return tokenize_negative(clip, negative);
 }
 
 static m2_status go_on(void *user, int idx, const m2_tensor *hidden)

@@ -122,6 +122,23 @@ static void seeds_are_reported(void **state)
     m2_test_remove_tree(dir);
 }
 
+/* Of two prompts the message says which. */
+static void faults_of_the_negative_prompt_name_it(void **state)
+{
+    (void)state;
+    char *dir = m2_test_make_dir();
+    run_ok(&result, dir, "generate " PROMPT " --negative '{blurred}' --steps 1 -o a.mp4");
+    assert_non_null(strstr(result.err, "warning negative prompt: it begins with { and is no JSON"));
+    assert_null(strstr(result.err, "warning prompt:"));
+    run_ok(&result, dir, "generate -p '{a ball}' --negative x --steps 1 -o a.mp4");
+    assert_non_null(strstr(result.err, "warning prompt: it begins with { and is no JSON"));
+    assert_null(strstr(result.err, "warning negative prompt:"));
+    cli_run(&result, dir, "generate " PROMPT " --negative $(printf '\\351') --steps 1 -o b.mp4");
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "the negative prompt: the prompt is not UTF-8"));
+    m2_test_remove_tree(dir);
+}
+
 /* An interrupted run leaves its state, says how to go on, and goes on to the same bits. */
 static void an_interrupted_run_resumes_to_the_same_bits(void **state)
 {
@@ -519,6 +536,7 @@ int main(void)
         cmocka_unit_test(equal_runs_give_equal_files_and_nothing_else),
         cmocka_unit_test(no_program_is_needed_beside_it),
         cmocka_unit_test(seeds_are_reported),
+        cmocka_unit_test(faults_of_the_negative_prompt_name_it),
         cmocka_unit_test(an_interrupted_run_resumes_to_the_same_bits),
         cmocka_unit_test(a_resumed_run_refuses_other_settings),
         cmocka_unit_test(a_kept_latent_decodes_to_the_same_clip),

@@ -430,11 +430,12 @@ static void warn_of_plain_text(const char *text, const m2_py_fault *fault)
             fault->what, line, column);
 }
 
-static void warn_of_wrong_kinds(const compact *c)
+static void warn_of_wrong_kinds(const compact *c, int has_empty_layer)
 {
     const char *wanted = c->wanted == M2_PY_LIST ? "a list" : "an object";
     if (c->is_type_error && !c->n_wrong)
-        m2_warn("prompt", "it is JSON without a \"global_layer\"; it is taken as plain text");
+        m2_warn("prompt", "it is JSON with%s \"global_layer\"; it is taken as plain text",
+                has_empty_layer ? " nothing in its" : "out a");
     else if (c->is_type_error)
         m2_warn("prompt", "in its JSON \"%s\" is not %s; it is taken as plain text", c->wrong_key,
                 wanted);
@@ -454,12 +455,13 @@ m2_status m2_prompt_normalise(const char *text, size_t bytes, char **text_out, s
     M2_TRY(m2_prompt_parse_object(text, bytes, &document, &fault));
     compact c = { .is_type_error = 1 };
     if (document) {
+        const int has_layer = m2_py_get(m2_py_root(document), "global_layer") != NULL;
         clean(m2_py_root(document));
         if (m2_py_get(m2_py_root(document), "global_layer")) {
             c.is_type_error = 0;
             write_prompt(&c, m2_py_root(document));
         }
-        warn_of_wrong_kinds(&c);
+        warn_of_wrong_kinds(&c, has_layer);
     } else if (fault.what) {
         warn_of_plain_text(text, &fault);
     }

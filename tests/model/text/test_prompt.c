@@ -139,6 +139,9 @@ static void captions_that_are_not_taken_whole_are_warned_of(void **state)
         { "{a cat}", "a string is missing at line 1, column 2;" },
         { "{\"a\": 1} x", "text behind the value at line 1, column 10;" },
         { "{\"a\": 1}", "without a \"global_layer\"; it is taken as plain text" },
+        { "{\"global_layer\": {}, \"reference_layer\": [\"x\"]}",
+          "it is JSON with nothing in its \"global_layer\"; it is taken as plain text" },
+        { "{\"global_layer\": null}", "with nothing in its \"global_layer\"" },
         { "{\"global_layer\": {\"aesthetics\": \"oops\"}}",
           "JSON \"aesthetics\" is not an object; that is left out" },
         { "{\"global_layer\": {\"objects_static\": [{\"position\": \"p\"}, 3]}}",
@@ -146,7 +149,7 @@ static void captions_that_are_not_taken_whole_are_warned_of(void **state)
         { "{\"global_layer\": [1], \"dynamic_layer\": {\"timeline_segments\": {\"a\": 1}}}",
           "JSON \"global_layer\" is not an object; that is left out, and 1 more like it" },
         { "{\"global_layer\": {\"audio_baseline\": []}, \"reference_layer\": 1}",
-          "without a \"global_layer\"" },
+          "with nothing in its \"global_layer\"" },
         { "{\"global_layer\": 1, \"dynamic_layer\": {\"timeline_segments\": [{\"objects\": 7}]}}",
           "JSON \"objects\" is not a list; it is taken as plain text" },
     };
