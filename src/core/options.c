@@ -128,7 +128,8 @@ static const option_row table[M2_OPT_COUNT] = {
                         "go on from a state file, to the same bits as an unbroken run; prompt and "
                         "settings are the file's, others are refused",
                         NULL },
-    [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS | BENCH, "errors alone", NULL },
+    [M2_OPT_QUIET] = { "quiet", 'q', NULL, RUNS | BENCH, "errors alone, and a seed that was drawn",
+                       NULL },
     [M2_OPT_VERBOSE] = { "verbose", 'v', NULL, RUNS | BENCH, "decisions too", NULL },
     [M2_OPT_JSON] = { "json", 0, NULL, ALL, "one JSON object a line on stdout", NULL },
     [M2_OPT_HELP] = { "help", 'h', NULL, ALL, "this text", NULL },

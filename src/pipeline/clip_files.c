@@ -2,6 +2,7 @@
  * state file's life. */
 #include "pipeline/clip.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,6 +240,11 @@ static m2_status check_state_path(m2_clip *clip)
             "%s: is the state of an interrupted run%s: go on with --resume %s, or remove "
             "it to begin anew",
             path, progress, path);
+    case M2_STATE_CLOSED:
+        return m2_fail(M2_ERR_IO,
+                       "%s: cannot be read: %s; the run would replace it; move it away or give the "
+                       "output another name",
+                       path, strerror(errno));
     case M2_STATE_OTHER:
         break;
     }

@@ -4,6 +4,7 @@
 #include "io/checkpoint.h"
 #include "io/safetensors_write.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -142,18 +143,21 @@ m2_status m2_state_write(const char *path, const m2_clip_state *state, m2_file_i
     return status;
 }
 
-/* "magi2_state" is the second key of the header, before any text of the user's. */
+/* "magi2_state" is the second key of the header, before any text of the user's.  -1: errno is why it is
+ * not known. */
 static int has_mark(const char *path)
 {
     static const char mark[] = "magi2_state";
     char head[4096];
     struct stat info;
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return 0;
-    const ssize_t n =
-        fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? read(fd, head, sizeof head) : 0;
+    if (fd < 0) return -1;
+    ssize_t n = fstat(fd, &info);
+    if (n == 0 && S_ISREG(info.st_mode)) n = read(fd, head, sizeof head);
+    const int why = errno;
     close(fd);
-    return n > 0 && memmem(head, (size_t)n, mark, sizeof mark - 1) != NULL;
+    errno = why;
+    return n < 0 ? -1 : n > 0 && memmem(head, (size_t)n, mark, sizeof mark - 1) != NULL;
 }
 
 static void read_progress(const char *path, int *n_done_out, int *n_steps_out)
@@ -177,7 +181,8 @@ m2_state_kind m2_state_look(const char *path, int *n_done_out, int *n_steps_out)
     if (stat(path, &info) != 0) return M2_STATE_NONE;
     if (!S_ISREG(info.st_mode)) return M2_STATE_OTHER;
     if (info.st_size == 0) return M2_STATE_NONE;
-    if (!has_mark(path)) return M2_STATE_OTHER;
+    const int is_marked = has_mark(path);
+    if (is_marked <= 0) return is_marked ? M2_STATE_CLOSED : M2_STATE_OTHER;
     /* How far it is need not be known: what is damaged is no fault of this run. */
     const m2_log *log = m2_log_bind(NULL);
     read_progress(path, n_done_out, n_steps_out);

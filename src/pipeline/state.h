@@ -33,9 +33,10 @@ m2_status m2_state_read(const char *path, m2_clip_state *state_out);
 void m2_state_free(m2_clip_state *state);
 
 typedef enum m2_state_kind {
-    M2_STATE_NONE,  /* nothing is there, or an empty file            */
-    M2_STATE_OTHER, /* something that no run of magi2 has left there */
-    M2_STATE_KEPT   /* what a run has left to go on from             */
+    M2_STATE_NONE,   /* nothing is there, or an empty file            */
+    M2_STATE_OTHER,  /* something that no run of magi2 has left there */
+    M2_STATE_CLOSED, /* a file that cannot be read: errno is why      */
+    M2_STATE_KEPT    /* what a run has left to go on from             */
 } m2_state_kind;
 
 /* What is at `path`, by its beginning: never waits on a pipe, and a damaged state file is one still.

@@ -5,9 +5,12 @@
 #include "pipeline/settings.h"
 #include "pipeline/state.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static m2_settings resolve(const char *tier)
 {
@@ -165,6 +168,37 @@ static void files_that_are_no_state_are_refused(void **state)
     m2_test_remove_tree(dir);
 }
 
+/* Whose state it is cannot be known of a file that may not be opened, and the reason is to be told.
+ * Catches "no state file" said of one. */
+static void a_file_that_may_not_be_read_is_not_taken_for_another_kind(void **state)
+{
+    enum { NOBODY = 65534 };
+    (void)state;
+    char *dir = m2_test_make_dir();
+    char path[4096];
+    int n_done, n_steps;
+    snprintf(path, sizeof path, "%s/a.state", dir);
+    m2_clip_state wrote = make_state(3);
+    check_ok(m2_state_write(path, &wrote, NULL));
+    free(wrote.memory);
+    assert_int_equal(m2_state_look(path, &n_done, &n_steps), M2_STATE_KEPT);
+    assert_int_equal(chmod(path, 0), 0);
+    assert_int_equal(chmod(dir, 0755), 0);
+    /* Root may read anything. */
+    const uid_t user = geteuid();
+    if (user == 0 && seteuid(NOBODY) != 0) {
+        m2_test_remove_tree(dir);
+        skip();
+    }
+    errno = 0;
+    const m2_state_kind kind = m2_state_look(path, &n_done, &n_steps);
+    const int why = errno;
+    if (user == 0) assert_int_equal(seteuid(0), 0);
+    assert_int_equal(kind, M2_STATE_CLOSED);
+    assert_int_equal(why, EACCES);
+    m2_test_remove_tree(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +207,7 @@ int main(void)
         cmocka_unit_test(the_released_negative_prompt_has_the_released_bytes),
         cmocka_unit_test(a_state_comes_back_as_it_was_written),
         cmocka_unit_test(files_that_are_no_state_are_refused),
+        cmocka_unit_test(a_file_that_may_not_be_read_is_not_taken_for_another_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
