@@ -150,14 +150,16 @@ void magi2_request_init(magi2_request *request);
 magi2_status magi2_open(const magi2_params *params, magi2_engine **engine_out);
 void magi2_close(magi2_engine *engine);
 
-/* Whether a request can begin, as far as can be known without a model: prompt, names, the file to go
- * on from, and that no state of an interrupted run would be lost.  Worth asking before a large model is
- * opened; magi2_generate asks it itself. */
+/* Whether a request can begin, as far as can be known without a model: that there is a prompt, names,
+ * the files to read, that those to write can be written, and that no state of an interrupted run would
+ * be lost.  Leaves nothing behind.  Worth asking before a large model is opened; magi2_generate asks it
+ * itself. */
 magi2_status magi2_check_request(const magi2_request *request);
 
 /* Make one clip.  Nothing is written under a final name unless it is whole.  `result_out` may be
  * NULL.  On MAGI2_ERR_INTERRUPTED, once a step was done, OUTPUT.state is there for `resume`.  A state
- * file that another run left under that name is an error, unless it is the one to resume. */
+ * file that another run left under that name is an error, unless it is the one to resume; one that
+ * appears there while the clip is made is replaced, with a warning. */
 magi2_status magi2_generate(magi2_engine *engine, const magi2_request *request,
                             magi2_result *result_out);
 

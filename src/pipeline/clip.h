@@ -50,16 +50,17 @@ int m2_clip_is_cancelled(const m2_clip *clip);
 
 /* ---- files (clip_files.c) ---- */
 
-/* All that can be known of a request without its model: prompt, names, the file to go on from, and
- * that no state file of another run would be replaced.  Sets prompts, settings of a resumed run and
- * the path of the state file. */
+/* All that can be known of a request without its model: prompt, names, the files to read, that those
+ * to write can be, and that no state file of another run would be replaced.  Sets prompts, settings of
+ * a resumed run and the path of the state file; leaves no file behind. */
 m2_status m2_clip_look_at_files(m2_clip *clip);
 /* A file that is read must not be replaced by one that is written.  `output` is at `path`. */
 m2_status m2_clip_check_is_no_input(const magi2_request *request, const char *output,
                                     const char *path);
 /* Is decoding all that is left? */
 int m2_clip_is_denoised(const m2_clip *clip);
-/* A file that cannot be read or written is known before the first step, not after the last. */
+/* The rest of it: what needs the model's sizes, and the directory to save to, which is made.  What
+ * cannot be written is known before the first step, not after the last. */
 m2_status m2_clip_check_outputs(m2_clip *clip);
 /* Write the state file: `n_done` steps are behind it; the histories may be NULL when that is all. */
 m2_status m2_clip_keep_state(m2_clip *clip, int n_done, const m2_tensor *video_history,

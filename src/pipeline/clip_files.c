@@ -254,15 +254,7 @@ static m2_status check_state_path(m2_clip *clip)
                    path);
 }
 
-m2_status m2_clip_look_at_files(m2_clip *clip)
-{
-    M2_TRY(read_request(clip));
-    M2_TRY(pick_state_path(clip));
-    M2_TRY(check_names(clip));
-    return check_state_path(clip);
-}
-
-/* ---- before the first step ---- */
+/* ---- can they be written? ---- */
 
 static m2_status probe_file(const char *path)
 {
@@ -272,7 +264,7 @@ static m2_status probe_file(const char *path)
     return M2_OK;
 }
 
-static m2_status probe_save_dir(m2_clip *clip)
+static m2_status probe_arrays(const m2_clip *clip)
 {
     static const char *const names[] = { "video_latent.safetensors",
                                          "audio_latent.safetensors",
@@ -281,7 +273,6 @@ static m2_status probe_save_dir(m2_clip *clip)
                                          "frames.safetensors",
                                          "wave.safetensors",
                                          "manifest.json" };
-    M2_TRY(m2_save_open(clip->request->save_dir, &clip->save));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[4096];
         if (snprintf(path, sizeof path, "%s/%s", clip->request->save_dir, names[i]) >=
@@ -293,7 +284,8 @@ static m2_status probe_save_dir(m2_clip *clip)
     return M2_OK;
 }
 
-m2_status m2_clip_check_outputs(m2_clip *clip)
+/* A directory that is not there yet is made when the clip begins: here it only has to be possible. */
+static m2_status probe_files(const m2_clip *clip)
 {
     const magi2_request *request = clip->request;
     if (request->noise) {
@@ -301,8 +293,33 @@ m2_status m2_clip_check_outputs(m2_clip *clip)
         M2_TRY(m2_checkpoint_open(request->noise, &noise));
         m2_checkpoint_close(noise);
     }
-    if (request->output) M2_TRY(m2_clip_check_output(clip));
+    if (request->output) M2_TRY(probe_file(request->output));
     if (request->save_latent) M2_TRY(probe_file(request->save_latent));
-    if (request->save_dir) M2_TRY(probe_save_dir(clip));
+    int is_new_dir = 0;
+    if (request->save_dir) {
+        M2_TRY(m2_save_probe(request->save_dir, &is_new_dir));
+        if (!is_new_dir) M2_TRY(probe_arrays(clip));
+    }
+    const int is_state_in_it = !request->output;
+    if (m2_clip_is_denoised(clip) || (is_new_dir && is_state_in_it)) return M2_OK;
+    return probe_file(clip->state_path);
+}
+
+m2_status m2_clip_look_at_files(m2_clip *clip)
+{
+    M2_TRY(read_request(clip));
+    M2_TRY(pick_state_path(clip));
+    M2_TRY(check_names(clip));
+    M2_TRY(check_state_path(clip));
+    return probe_files(clip);
+}
+
+m2_status m2_clip_check_outputs(m2_clip *clip)
+{
+    if (clip->request->output) M2_TRY(m2_clip_check_output(clip));
+    if (clip->request->save_dir) {
+        M2_TRY(m2_save_open(clip->request->save_dir, &clip->save));
+        M2_TRY(probe_arrays(clip));
+    }
     return m2_clip_is_denoised(clip) ? M2_OK : probe_file(clip->state_path);
 }

@@ -10,19 +10,35 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct m2_save {
     char *dir;
     json_t *arrays;
 };
 
-m2_status m2_save_open(const char *dir, m2_save **save_out)
+static m2_status make_dir(const char *dir, int *is_new_out)
 {
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+    *is_new_out = mkdir(dir, 0777) == 0;
+    if (!*is_new_out && errno != EEXIST)
         return m2_fail(M2_ERR_IO, "%s: cannot make the directory: %s", dir, strerror(errno));
     struct stat info;
     if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode))
         return m2_fail(M2_ERR_IO, "%s: is not a directory", dir);
+    return M2_OK;
+}
+
+m2_status m2_save_probe(const char *dir, int *is_new_out)
+{
+    M2_TRY(make_dir(dir, is_new_out));
+    if (*is_new_out) rmdir(dir);
+    return M2_OK;
+}
+
+m2_status m2_save_open(const char *dir, m2_save **save_out)
+{
+    int is_new;
+    M2_TRY(make_dir(dir, &is_new));
     m2_save *save = calloc(1, sizeof *save);
     if (save) {
         save->dir = strdup(dir);

@@ -12,6 +12,10 @@
 
 typedef struct m2_save m2_save;
 
+/* Whether there is or could be such a directory; a new one is not left behind.
+ * Errors  M2_ERR_IO */
+m2_status m2_save_probe(const char *dir, int *is_new_out);
+
 /* Makes the directory if it is not there (its parent must be).
  * Errors  M2_ERR_IO, M2_ERR_MEMORY */
 m2_status m2_save_open(const char *dir, m2_save **save_out);

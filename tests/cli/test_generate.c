@@ -278,8 +278,9 @@ static void a_second_signal_ends_at_once_without_litter(void **state)
     m2_test_remove_tree(dir);
 }
 
-/* What cannot be written is known before the first step: hours of work hang on it. */
-static void outputs_that_cannot_be_written_are_found_before_the_first_step(void **state)
+/* What cannot be read or written is known before a model is looked for: minutes of loading and hours of
+ * work hang on it. */
+static void files_that_cannot_be_used_are_found_before_the_model_is(void **state)
 {
     (void)state;
     static const struct {
@@ -296,6 +297,12 @@ static void outputs_that_cannot_be_written_are_found_before_the_first_step(void 
         { "true", "-o a.mp4 --save-latent ./a.mp4.state", "use another" },
         { "true", "-o a.mp4 --save-latent \"$PWD/a.mp4\"", "use another" },
         { "echo precious >a.mp4.state", "-o a.mp4", "is no state file of magi2" },
+        { "true", "-o none/a.mp4", "none/a.mp4: cannot be written" },
+        { "mkdir a.mp4", "-o a.mp4", "a.mp4: is " },
+        { "true", "-o a.mp4 --save-latent none/l", "none/l: cannot be written" },
+        { "true", "-o a.mp4 --save none/s", "none/s: cannot make the directory" },
+        { "true", "-o a.mp4 --noise none", "none: " },
+        { "echo x >n", "-o a.mp4 --noise n", "n: " },
         { "true", "-o $(head -c 252 /dev/zero | tr '\\0' n)", "name too long" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -303,15 +310,23 @@ static void outputs_that_cannot_be_written_are_found_before_the_first_step(void 
         char command[600], arguments[600];
         snprintf(command, sizeof command, "cd '%s' && %s", dir, cases[i].prepare);
         assert_int_equal(system(command), 0);
-        snprintf(arguments, sizeof arguments, "generate " PROMPT " --steps 500 %s",
+        snprintf(arguments, sizeof arguments, "generate -m /nonexistent " PROMPT " --steps 500 %s",
                  cases[i].arguments);
         cli_run(&result, dir, arguments);
         if (result.code == 0 || !strstr(result.err, cases[i].part) ||
-            strstr(result.err, "preview 0/"))
+            strstr(result.err, "nonexistent"))
             fail_msg("%s: exit %d: %s", cases[i].arguments, result.code, result.err);
         assert_int_equal(cli_count_files(dir, 1), 0);
         m2_test_remove_tree(dir);
     }
+    /* Looking leaves nothing behind, the directory to save to included. */
+    char *dir = m2_test_make_dir();
+    cli_run(&result, dir, "generate -m /nonexistent " PROMPT " --save s");
+    assert_non_null(strstr(result.err, "/nonexistent"));
+    cli_run(&result, dir, "generate -m /nonexistent " PROMPT " -o a.mp4 --save s/ --save-latent l");
+    assert_non_null(strstr(result.err, "/nonexistent"));
+    assert_int_equal(cli_count_files(dir, 0) + cli_count_files(dir, 1), 0);
+    m2_test_remove_tree(dir);
 }
 
 /* A run that only saves keeps its state too, and one interrupted behind the last step leaves none
@@ -542,7 +557,7 @@ int main(void)
         cmocka_unit_test(a_kept_latent_decodes_to_the_same_clip),
         cmocka_unit_test(no_output_replaces_an_input),
         cmocka_unit_test(a_second_signal_ends_at_once_without_litter),
-        cmocka_unit_test(outputs_that_cannot_be_written_are_found_before_the_first_step),
+        cmocka_unit_test(files_that_cannot_be_used_are_found_before_the_model_is),
         cmocka_unit_test(states_go_when_they_have_done_their_work),
         cmocka_unit_test(a_kept_state_is_replaced_by_no_other_run),
         cmocka_unit_test(a_run_removes_and_promises_its_own_state_alone),
