@@ -67,7 +67,7 @@ m2_status m2_clip_keep_state(m2_clip *clip, int n_done, const m2_tensor *video_h
                              const m2_tensor *audio_history);
 /* Write the latents of all steps where the request wants them, if it does. */
 m2_status m2_clip_save_latent(m2_clip *clip);
-/* Remove the state file, if it is still this run's. */
+/* Remove the state file, if it is still as this run wrote it; one that is left is warned of. */
 void m2_clip_drop_state(const m2_clip *clip);
 /* M2_ERR_INTERRUPTED, with what to do next in the message. */
 m2_status m2_clip_interrupted(m2_clip *clip);

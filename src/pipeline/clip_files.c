@@ -68,9 +68,9 @@ m2_status m2_clip_keep_state(m2_clip *clip, int n_done, const m2_tensor *video_h
     m2_file_id before;
     if (m2_file_id_of(clip->state_path, &before) && !m2_file_is(clip->state_path, &clip->state_id))
         m2_warn("pipeline",
-                "%s: another run has written it meanwhile, and it is replaced: give each run an "
-                "output of its own",
-                clip->state_path);
+                "%s: has changed since this run %s, and is replaced: give each run an output of "
+                "its own",
+                clip->state_path, clip->has_state_file ? "wrote it" : "began");
     M2_TRY(
         write_state(clip, clip->state_path, n_done, video_history, audio_history, &clip->state_id));
     clip->has_state_file = 1;
@@ -86,7 +86,18 @@ static int state_is_there(const m2_clip *clip)
 
 void m2_clip_drop_state(const m2_clip *clip)
 {
-    if (m2_file_is(clip->state_path, &clip->state_id)) unlink(clip->state_path);
+    static const m2_file_id none;
+    m2_file_id there;
+    if (memcmp(&clip->state_id, &none, sizeof none) == 0 ||
+        !m2_file_id_of(clip->state_path, &there))
+        return;
+    if (!m2_file_is(clip->state_path, &clip->state_id))
+        m2_warn("pipeline",
+                "%s: has changed since this run %s, and is left: the clip needs it no more",
+                clip->state_path, clip->has_state_file ? "wrote it" : "began");
+    else if (unlink(clip->state_path) != 0)
+        m2_warn("pipeline", "%s: cannot be removed: %s; the clip needs it no more",
+                clip->state_path, strerror(errno));
 }
 
 m2_status m2_clip_interrupted(m2_clip *clip)
@@ -97,9 +108,11 @@ m2_status m2_clip_interrupted(m2_clip *clip)
                        "interrupted; its state is kept: go on with --resume %s %s %s",
                        clip->state_path, output_option(request), output_name(request));
     if (clip->has_state_file)
-        return m2_fail(M2_ERR_INTERRUPTED,
-                       "interrupted; its state is lost: another run has replaced or removed %s",
-                       clip->state_path);
+        return m2_fail(
+            M2_ERR_INTERRUPTED,
+            "interrupted; its state is not kept: %s has changed or is gone since this run "
+            "wrote it",
+            clip->state_path);
     if (request->resume && m2_file_is(request->resume, &clip->resumed_id))
         return m2_fail(M2_ERR_INTERRUPTED, "interrupted; %s is unchanged: give the command again",
                        request->resume);
