@@ -90,12 +90,11 @@ static const option_row table[M2_OPT_COUNT] = {
                      "instruction set: ref, avx2, avx512 (for tests; same bits)", NULL },
     [M2_OPT_RAM_LIMIT] = { "ram-limit", 0, "SIZE", RUNS | PLAN | BENCH,
                            "on the CPU: refuse a plan that needs more memory, mapped weights "
-                           "counted, "
-                           "e.g. 12G",
+                           "counted, e.g. 12G",
                            NULL },
     [M2_OPT_VRAM_LIMIT] = { "vram-limit", 0, "SIZE", RUNS | PLAN | BENCH,
-                            "take no more than this on the GPU, the driver's part counted, e.g. "
-                            "40G",
+                            "take no more than this on the GPU, the driver's part counted, "
+                            "e.g. 40G",
                             NULL },
     [M2_OPT_LAYERS] = { "layers", 0, "N", BENCH,
                         "bench step, made-up weights: MoE layers with experts of their own, the "

@@ -24,6 +24,15 @@ static m2_tensor multiply(random_case *c, const m2_ops *ops, const m2_tensor *x,
     return y;
 }
 
+/* The scalar table, which must outlive the profile of it, and room for n_calls. */
+static void open_profile(random_case *c, uint64_t seed, m2_ops *ops, m2_profile *profile,
+                         int n_calls)
+{
+    *ops = reference_ops();
+    random_case_open(c, seed);
+    check_ok(m2_profile_open(profile, ops, n_calls));
+}
+
 /* Results are those of the table inside, to the bit; calls of one weight shape are one row whatever
  * the rows of x; another shape is another row; nothing is left for the next reading.  Catches a slot
  * wired to another operator, a key that mixes shapes or splits one, counts that are never cleared. */
@@ -31,11 +40,10 @@ static void calls_are_passed_on_and_gathered_by_weight_shape(void **state)
 {
     (void)state;
     random_case c;
-    random_case_open(&c, 1);
-    const m2_ops ops = reference_ops();
+    m2_ops ops;
     m2_profile profile;
     m2_profile_report report;
-    check_ok(m2_profile_open(&profile, &ops, 8));
+    open_profile(&c, 1, &ops, &profile, 8);
     const m2_tensor x = random_tensor(&c, M2_BF16, 1, 7, 48), two = m2_tensor_rows(&x, 0, 2);
     const m2_tensor w = random_tensor(&c, M2_BF16, 1, 20, 48);
     const m2_tensor other = random_tensor(&c, M2_BF16, 1, 48, 48);
@@ -102,11 +110,10 @@ static void calls_without_marks_are_computed_and_told(void **state)
 {
     (void)state;
     random_case c;
-    random_case_open(&c, 3);
-    const m2_ops ops = reference_ops();
+    m2_ops ops;
     m2_profile profile;
     m2_profile_report report;
-    check_ok(m2_profile_open(&profile, &ops, 1));
+    open_profile(&c, 3, &ops, &profile, 1);
     const m2_tensor x = random_tensor(&c, M2_BF16, 1, 3, 32),
                     w = random_tensor(&c, M2_BF16, 1, 5, 32);
     const m2_tensor direct = multiply(&c, &ops, &x, &w);
@@ -136,12 +143,11 @@ static void a_watcher_is_told_of_every_call(void **state)
 {
     (void)state;
     random_case c;
-    random_case_open(&c, 4);
-    const m2_ops ops = reference_ops();
+    m2_ops ops;
     m2_profile profile;
     m2_profile_report report;
     double flop = 0;
-    check_ok(m2_profile_open(&profile, &ops, 4));
+    open_profile(&c, 4, &ops, &profile, 4);
     profile.watch = add_flop;
     profile.watch_user = &flop;
     const m2_tensor x = random_tensor(&c, M2_BF16, 1, 3, 32),
